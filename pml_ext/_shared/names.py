@@ -8,7 +8,8 @@ from typing import Any
 _LONGEST = 60
 FEW = 8
 """Number of names up to which an error lists all."""
-_MANY = 60
+_MANY, _ROOM = 10, 70
+"""The most names that an error lists or suggests, and the most characters for them."""
 
 
 def closest(value: str, known: Iterable[str], count: int = 3) -> list[str]:
@@ -38,20 +39,50 @@ def closest_path(path: Path) -> str:
     return f"; did you mean {missing.parent / close[0]}?" if close else ""
 
 
-def hint(value: object, known: Iterable[str], show: Callable[[str], str] = repr) -> str:
+def hint(value: object, known: Iterable[str], show: Callable[[str], str] = repr, *, advice: str = "") -> str:
     """Returns the end of an error about an unknown name: `; did you mean 'a' or 'b'?`, `. Known: 'a', 'b'`, or both.
 
-    All names are listed if they are few, or if none is close.
+    Names are listed if they are few, or if none is close; at most ten, the most similar first.
+
+    advice: a sentence that follows.
     """
-    names = list(known)
-    near = [show(name) for name in closest(str(value), names)]
+    end = _about_names(value, list(known), show)
+    if not advice:
+        return end
+    return f"{end} {advice}" if end.endswith("?") else f"{end}. {advice}"
+
+
+def _about_names(value: object, names: list[str], show: Callable[[str], str]) -> str:
+    near = _first(map(show, closest(str(value), names)))
     question = ""
     if near:
         question = f"; did you mean {' or '.join(filter(None, [', '.join(near[:-1]), near[-1]]))}?"
-        if len(names) > FEW:
-            return question
-    more = f" and {len(names) - _MANY} more" if len(names) > _MANY else ""
-    return f"{question or '.'} Known: {', '.join(map(show, names[:_MANY]))}{more}"
+    listed = _first(map(show, _by_similarity(str(value), names)))
+    if not names or (near and not len(listed) == len(names) <= FEW):
+        return question
+    more = f" and {len(names) - len(listed)} more" if len(listed) < len(names) else ""
+    return f"{question or '.'} Known: {', '.join(listed)}{more}"
+
+
+def _first(names: Iterable[str]) -> list[str]:
+    """Returns the first names, as many as a message has room for, and at least one."""
+    listed = list(names)[:_MANY]
+    while len(listed) > 1 and len(", ".join(listed)) > _ROOM:
+        listed.pop()
+    return listed
+
+
+def _by_similarity(value: str, names: list[str]) -> list[str]:
+    """Returns the names, those similar to the value first if there are many."""
+    if len(names) <= FEW:
+        return names
+    compared = difflib.SequenceMatcher(b=_plain(value[:_LONGEST]))
+
+    def similarity(name: str) -> float:
+        compared.set_seq1(_plain(name))
+        return compared.ratio()
+
+    return sorted(names, key=similarity, reverse=True)
 
 
 def qualified_name(kind: Any) -> str:

@@ -39,6 +39,8 @@ log = logging.getLogger("pml_ext")
 
 Part = TypeVar("Part")
 
+HOW_TO_REGISTER = "Register your own and --import its module: guide EXTENDING.md"
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -179,8 +181,12 @@ class Registry:
         The part `timm:<model>` has every name that begins with `timm:`.
         """
         if name not in self:
-            raise UserError(f"{self.key}: unknown value {name!r}{hint(name, self._entries)}")
+            raise UserError(f"{self.key}: unknown value {name!r}{self.hint(name)}")
         return self._entries.get(name) or self._entries[_of_library(name)]
+
+    def hint(self, name: object) -> str:
+        """Returns the end of an error about an unknown name: the closest names, and how to register a part."""
+        return hint(name, self, advice=HOW_TO_REGISTER)
 
     def get(self, name: str) -> Any:
         """Returns the part of a name; UserError with the closest names if there is none."""
@@ -459,3 +465,14 @@ def import_installed() -> None:
         except Exception as error:  # a run that does not use it must not fail
             package = plugin.dist.name if plugin.dist else plugin.value
             log.warning("the plug-in %s of %s cannot be imported: %s", plugin.name, package, error)
+
+
+def unused_parts(cfg: CN) -> list[str]:
+    """Returns a sentence for each callback and evaluator of a user's module that no key of the config names."""
+    plug_ins = {name.partition(".")[0].partition(":")[0] for name in _installed}
+    lines = []
+    for registry, names in ((CALLBACK_REGISTRY, cfg.CALLBACKS), (EVALUATOR_REGISTRY, (cfg.TEST.EVALUATOR,))):
+        for entry in map(registry.entry, registry):
+            if entry.name not in names and entry.module.partition(".")[0] not in plug_ins:
+                lines.append(f"{entry.name} of {entry.module} is not used: name it in {registry.key}")
+    return lines

@@ -12,18 +12,15 @@ import lightning
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torchvision.transforms import v2
-from yacs.config import CfgNode as CN
 
 from pml_ext._shared.errors import UserError
 from pml_ext.cli import main
-from pml_ext.runner import Baseline, evaluate, load_config, registry, train
+from pml_ext.runner import evaluate, load_config, registry, train
 from pml_ext.runner import registry as registries
 from pml_ext.runner.checks.check import problems
 from pml_ext.runner.config.files import CONFIGS
 from pml_ext.runner.config.load import read_config
-from pml_ext.runner.config.network_keys import load_for_embedding, shaping
 from pml_ext.runner.data.datasets import ImageSet, OpenSet
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.evaluation.run_metrics import Evaluation
@@ -31,11 +28,8 @@ from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.losses.factory import build_losses
 from pml_ext.runner.registry import (
     CALLBACK_REGISTRY,
-    CONFIG_REGISTRY,
     LOSS_REGISTRY,
-    META_ARCH_REGISTRY,
     OPTIMIZER_REGISTRY,
-    REID_HEADS_REGISTRY,
     TRANSFORM_REGISTRY,
     Registry,
 )
@@ -340,75 +334,6 @@ def test_own_transforms_act_in_their_place_and_travel_to_workers(folder):
 def test_a_transform_needs_a_node_and_a_place_of_its_own(folder, place, message):
     with pytest.raises(UserError, match=message):
         TRANSFORM_REGISTRY.register(**{"node": "TURN", **place})(v2.RandomRotation)
-
-
-def test_keys_of_a_project_are_its_own(folder):
-    @CONFIG_REGISTRY.register()
-    def add_my_config(cfg):
-        cfg.MODEL.LOSSES.SAP.LEVEL = 1
-        cfg.MODEL.BACKBONES = CN({"NAMES": ("a",), "PATH": None})
-        cfg.INPUT.FLIP.ENABLED = True
-        cfg.INPUT.FLIP.LEVEL = cfg.SOLVER.LEVEL = 2
-        cfg.MY = CN({"NOTE": "", "RATE": 0.5})
-
-    keys = ["MODEL.BACKBONES.PATH", "x.pth", "MY.RATE", "1", "MODEL.DEVICE", "cpu"]
-    cfg = load_config("Digits/sap_tcm.yml", keys)
-    assert (cfg.MY.RATE, cfg.MODEL.BACKBONES.PATH, cfg.MODEL.LOSSES.SAP.LEVEL) == (1.0, "x.pth", 1)
-    assert problems(cfg) == []
-    (folder / "config.yaml").write_text(cfg.dump())
-    assert load_config("config.yaml") == cfg
-    kept = shaping(load_for_embedding("config.yaml"))
-    assert (kept["MODEL.BACKBONES.PATH"], kept["MY.RATE"]) == ("x.pth", 1.0)
-    with pytest.raises(UserError, match=r"unknown key MY\.RATES; did you mean MY\.RATE\?"):
-        load_config("Digits/sap_tcm.yml", ["MY.RATES", 1])
-
-
-def test_a_group_that_a_project_assigns_keeps_our_other_keys(folder):
-    @CONFIG_REGISTRY.register()
-    def add_my_config(cfg):
-        cfg.KD = CN({"MODEL_CONFIG": "", "TEMPERATURE": 4.0})
-        cfg.MODEL.LOSSES.TRI = CN({"MARGIN": 0.7})
-        cfg.MODEL.HEADS = CN({"POOL_LAYER": "gem", "PARTS": 3})
-        cfg.SOLVER.STEPS = [5]
-
-    cfg = load_config("Digits/sap_tcm.yml", ["KD.MODEL_CONFIG", "teacher.yml", "MODEL.DEVICE", "cpu"])
-    assert (cfg.KD.MODEL_CONFIG, cfg.KD.TEMPERATURE, cfg.KD.EMA.MOMENTUM) == ("teacher.yml", 4.0, 0.999)
-    assert (cfg.MODEL.LOSSES.TRI.MARGIN, cfg.MODEL.LOSSES.TRI.HARD_MINING) == (0.7, False)
-    assert (cfg.MODEL.HEADS.PARTS, cfg.MODEL.HEADS.NAME, cfg.MODEL.HEADS.PFC.ENABLED) == (3, "EmbeddingHead", False)
-
-
-def test_keys_of_a_users_part_have_the_users_values(folder):
-    @META_ARCH_REGISTRY.register()
-    class Taught(Baseline):
-        pass
-
-    @REID_HEADS_REGISTRY.register()
-    class Pooled(nn.Module):
-        def __init__(self, cfg):
-            super().__init__()
-            self.size = cfg.MODEL.HEADS.EMBEDDING_DIM
-
-        def forward(self, features, targets=None):
-            pooled = features.mean((2, 3))[:, : self.size]
-            return {"features": pooled} if self.training else pooled
-
-    keys = ["KD.MODEL_CONFIG", ["teacher.yml"], "MODEL.HEADS.POOL_LAYER", "my_pool", "MODEL.HEADS.EMBEDDING_DIM", 8]
-    keys += ["MODEL.DEVICE", "cpu", "MODEL.META_ARCHITECTURE", "Taught", "MODEL.LOSSES.NAME", ("TCMLoss",)]
-    assert problems(load_config("Digits/sap_tcm.yml", [*keys, "MODEL.HEADS.NAME", "Pooled"])) == []
-    said = "\n".join(problems(load_config("Digits/sap_tcm.yml", keys)))
-    assert "MODEL.HEADS.POOL_LAYER = 'my_pool'" in said and "KD." not in said
-
-
-def test_a_function_that_breaks_the_config_is_named(folder):
-    @CONFIG_REGISTRY.register()
-    def add_my_config(cfg):
-        cfg.MODEL.MINE = object()
-
-    with pytest.raises(AssertionError, match="MINE") as raised:
-        load_config("Digits/sap_tcm.yml")
-    assert "CONFIG_REGISTRY: this error was raised in add_my_config of tests.runner.test_plugins." in "".join(
-        traceback.format_exception(raised.value)
-    )
 
 
 def test_plug_ins_of_installed_packages_register_and_a_broken_one_is_a_warning(folder, monkeypatch, caplog):

@@ -1,6 +1,7 @@
 """Checks whether a config can run, without training, and what this machine lacks for it: device, weights, data."""
 
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from pml_ext.runner.modeling.interfaces import parts_of
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
 from pml_ext.runner.modeling.weights.imagenet import missing_file
 from pml_ext.runner.modeling.weights.load import local_file
-from pml_ext.runner.registry import DATASET_REGISTRY, TRANSFORM_REGISTRY, names_part, naming_parts
+from pml_ext.runner.registry import DATASET_REGISTRY, TRANSFORM_REGISTRY, names_part, naming_parts, unused_parts
 from pml_ext.runner.solver import build_optimizer, build_schedule
 
 T = TypeVar("T")
@@ -79,7 +80,7 @@ def _report(file: str, overrides: list[str], processes: int) -> tuple[str, int]:
     notes, status, verdict = list[str](), CANNOT_RUN, "cannot run:"
     try:
         read = read_config(file, overrides)
-        notes, reasons = read.notes, _all_problems(read, processes)
+        notes, reasons = read.notes + unused_parts(read.cfg), _all_problems(read, processes)
     except UserError as error:
         reasons = str(error).splitlines()
     if not reasons:
@@ -123,15 +124,17 @@ def _errors_of_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
             read = f"INPUT.{entry.node}", "INPUT.SIZE", "INPUT.INTERPOLATION"
             attempt(partial(require_image, cfg.INPUT, entry, len(model.PIXEL_MEAN)), *read)
     attempt(lambda: require_callable(cfg.DATALOADER), "DATALOADER.SAMPLER_TRAIN")
-    network, sizes = attempt(lambda: _network(cfg), *_SHAPING) or (None, _guessed_sizes(cfg))
+    classes = model.HEADS.NUM_CLASSES
+    network, sizes = attempt(partial(_of_classes, partial(_network, cfg), classes), *_SHAPING) or (None, _guess(cfg))
     of_classes = _SHAPING[:3] if model.HEADS.PFC.ENABLED else ()
-    losses = attempt(lambda: _losses(cfg, sizes), "MODEL.LOSSES", *of_classes)
+    losses = attempt(partial(_of_classes, partial(_losses, cfg, sizes), classes), "MODEL.LOSSES", *of_classes)
+    trained = nn.ModuleDict({"heads": nn.Linear(1, 1)})  # for a solver's own mistakes
     if network is not None and losses is not None:
         trained = nn.ModuleDict({"model": network, "losses": losses})
         if cfg.SOLVER.FREEZE_ITERS or cfg.SOLVER.FREEZE_EPOCHS:
             names = [name.removeprefix("model.") for name, _ in trained.named_parameters()]
             attempt(lambda: _require_matches(model.FREEZE_LAYERS, names), *_FREEZING)
-        attempt(lambda: _solver(cfg.SOLVER, trained), *_SOLVING)
+    attempt(lambda: _solver(cfg.SOLVER, trained), *_SOLVING)
     attempt(lambda: build_miner(model.MINER), "MODEL.MINER")
     attempt(lambda: Evaluation(cfg.TEST), "TEST")
     return messages
@@ -147,35 +150,54 @@ def _about_key(error: Exception, cfg: CN, node: str) -> str:
     return f"{node}: {error}"
 
 
-def _network(cfg: CN) -> tuple[nn.Module, dict[str, int]]:
+def _of_classes(build: Callable[[int], T], classes: int) -> T | None:
+    """Returns the part that is built for a number of classes; None if an error depends on a stand-in for that number.
+
+    classes: 0 if only the training set knows it. A constructor that loads weights then fails with any other number.
+    """
+    if classes:
+        return build(max(classes, 2))
+    try:
+        return build(2)
+    except Exception as error:
+        try:
+            build(3)
+        except Exception as other:
+            if str(other) == str(error):
+                raise error from None
+        return None
+
+
+def _network(cfg: CN, classes: int) -> tuple[nn.Module, dict[str, int]]:
     """Returns the architecture and the columns of its outputs in training, after images in tests and in training.
 
     It is built on torch's meta device: shapes without memory, weights or arithmetic. A part may need values, such as
     `tensor.item()`; it is then built on the CPU.
     """
     try:
-        with torch.device("meta"):
-            return _dry_run(cfg)
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*copying from a non-meta parameter")  # a constructor loads weights
+            return _dry_run(cfg, classes)
     except UserError:
         raise
     except Exception:  # refused only if the CPU refuses it, too
         pass
-    return _dry_run(cfg)
+    return _dry_run(cfg, classes)
 
 
-def _dry_run(cfg: CN) -> tuple[nn.Module, dict[str, int]]:
-    network = build_model(cfg, num_classes=max(cfg.MODEL.HEADS.NUM_CLASSES, 2)).eval()
+def _dry_run(cfg: CN, classes: int) -> tuple[nn.Module, dict[str, int]]:
+    network = build_model(cfg, num_classes=classes).eval()
     for size in ImageSizes.of(cfg.INPUT):
         if size[0] > 0:
             _run(network, cfg, size, count=1)
-    sizes, size = _guessed_sizes(cfg), ImageSizes.of(cfg.INPUT).train
+    sizes, size = _guess(cfg), ImageSizes.of(cfg.INPUT).train
     if hasattr(network, "compute_outputs") and size[0] > 0:
         outputs = _run(network.train(), cfg, size, count=2, method="compute_outputs") or {}
         sizes |= {name: int(parts_of(outputs, name)[0].shape[1]) for name in sizes.keys() & outputs.keys()}
     return network, sizes
 
 
-def _guessed_sizes(cfg: CN) -> dict[str, int]:
+def _guess(cfg: CN) -> dict[str, int]:
     guess = cfg.MODEL.HEADS.EMBEDDING_DIM or cfg.MODEL.BACKBONE.FEAT_DIM or 2048
     return {"features": guess, "cls_outputs": guess}
 
@@ -191,8 +213,8 @@ def _run(network: nn.Module, cfg: CN, size: list[int], *, count: int, method: st
         return None
 
 
-def _losses(cfg: CN, sizes: Mapping[str, int]) -> nn.ModuleDict:
-    options, classes = cfg.MODEL.HEADS, max(cfg.MODEL.HEADS.NUM_CLASSES, 2)
+def _losses(cfg: CN, sizes: Mapping[str, int], classes: int) -> nn.ModuleDict:
+    options = cfg.MODEL.HEADS
 
     def partial_fc(**of_loss: Any) -> nn.Module:
         with torch.device("meta"):

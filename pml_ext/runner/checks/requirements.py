@@ -8,7 +8,8 @@ from typing import Any
 from yacs.config import CfgNode as CN
 
 from pml_ext._shared.names import hint
-from pml_ext.runner.config.yaml_file import value_of
+from pml_ext.runner.config.yaml_file import shown, value_of
+from pml_ext.runner.registry import HOW_TO_REGISTER, Registry
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Problem:
     """Whether the value is only wrong together with those of other keys."""
 
     def __str__(self) -> str:
-        return f"{self.key} = {self.value!r}: {self.reason}"
+        return f"{self.key} = {shown(self.value)}: {self.reason}"
 
 
 Rule = Callable[[CN], Iterable[Problem]]
@@ -53,12 +54,17 @@ def one_of(
         if not where(options):
             return
         value, reasons = value_of(options, key), not_built or {}
-        for name in [value] if isinstance(value, str) else value:
+        for name in value if isinstance(value, (list, tuple)) else [value]:
             if name not in known:
-                reason = reasons.get(name) or f"unknown{hint(name, known)}"
-                yield Problem(key, name, reason, is_unknown_name=True)
+                yield Problem(key, name, _unknown(name, known, reasons.get(name, "")), is_unknown_name=True)
 
     return rule
+
+
+def _unknown(name: str, known: Collection[str], reason: str) -> str:
+    if isinstance(known, Registry):
+        return f"{reason}. {HOW_TO_REGISTER}" if reason else f"unknown{known.hint(name)}"
+    return reason or f"unknown{hint(name, known)}"
 
 
 def must(keys: str, reason: str, holds: Callable[[Any], object], *, where: Condition = _always) -> Rule:
@@ -67,10 +73,18 @@ def must(keys: str, reason: str, holds: Callable[[Any], object], *, where: Condi
     def rule(options: CN) -> Iterator[Problem]:
         for key in keys.split():
             value = value_of(options, key)
-            if where(options) and not holds(value):
+            if where(options) and not _is_met(holds, value):
                 yield Problem(key, value, reason, is_relation=where is not _always)
 
     return rule
+
+
+def _is_met(holds: Callable[[Any], object], value: object) -> bool:
+    """Returns whether a requirement is met; a value of another type, as a user's part may define, does not meet it."""
+    try:
+        return bool(holds(value))
+    except TypeError:
+        return False
 
 
 def fits(key: str, complaint: Callable[[CN], str | None]) -> Rule:

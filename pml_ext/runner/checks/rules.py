@@ -45,6 +45,10 @@ from pml_ext.runner.registry import (
     LOSS_REGISTRY,
     META_ARCH_REGISTRY,
     REID_HEADS_REGISTRY,
+    SAMPLER_REGISTRY,
+    SCHEDULER_REGISTRY,
+    TRANSFORM_REGISTRY,
+    Registry,
 )
 
 LOGGER_NAMES = ("csv", "tensorboard", "wandb", "mlflow")
@@ -54,8 +58,8 @@ LOGGER_NAMES = ("csv", "tensorboard", "wandb", "mlflow")
 INTERPOLATIONS = ("bicubic", "bilinear", "nearest")
 _SMALLEST, _LARGEST = 4, 2**16  # side of an image in pixels; networks downsample a single pixel to nothing
 _AS_USERS_DATA = (
-    "To use your own data, pass file:people.csv (a table) or folder:PATH (a folder per class), see `pml-ext list "
-    "datasets`; --dataset NAME=file:people.csv keeps a name"
+    "For your own data, pass file:PATH or folder:PATH (--dataset NAME=file:PATH keeps a name), or register a class and "
+    "--import its module: guide EXTENDING.md"
 )
 _DISTILLATION = "knowledge distillation is not supported"
 _PATCH = 16  # patch size of build_vit_backbone
@@ -219,7 +223,7 @@ MODEL_RULES: list[Rule] = [
     fits("HEADS.PFC.ENABLED", _partial_fc),
 ]
 KD_RULES: list[Rule] = [
-    must("MODEL_CONFIG MODEL_WEIGHTS", _DISTILLATION, lambda value: not any(value)),
+    must("MODEL_CONFIG MODEL_WEIGHTS", _DISTILLATION, lambda value: not value or not any(value)),
     must("EMA.ENABLED", _DISTILLATION, lambda value: not value),
 ]
 
@@ -249,13 +253,14 @@ def data_set(key: str, name: str, aliases: Mapping[str, str]) -> Iterator[Proble
     """Yields a problem if `name` is neither a known data set nor an alias."""
     is_users = name in aliases or name.startswith(tuple(USERS_DATA))
     if not is_users and name not in DATASET_REGISTRY:
-        yield Problem(key, name, f"unknown{hint(name, DATASET_REGISTRY)}. {_AS_USERS_DATA}", is_unknown_name=True)
+        reason = f"unknown{hint(name, DATASET_REGISTRY, advice=_AS_USERS_DATA)}"
+        yield Problem(key, name, reason, is_unknown_name=True)
 
 
 def _names(options: CN) -> Iterator[Problem]:
     for key in ("NAMES", "TESTS"):
         names = options[key]
-        if not names or len(set(names)) < len(names):
+        if (key == "NAMES" and not names) or len(set(names)) < len(names):
             yield Problem(key, names, "must be one or more different data sets")
         for name in dict.fromkeys(names):
             yield from data_set(key, name, aliases_of(options.ALIASES))
@@ -277,12 +282,20 @@ DATASETS_RULES: list[Rule] = [
     must("SPLIT", "must be between 0 and 1, both excluded", lambda value: 0 < value < 1),
     must("MAX_UNREADABLE", "must be in [0, 1]", lambda value: 0 <= value <= 1),
 ]
+
+
+def _takes(registry: Registry, name: str, key: str) -> bool:
+    """Returns whether a part has a key of its registry's node as an argument."""
+    return name in registry and key in registry.entry(name).flat
+
+
 DATALOADER_RULES: list[Rule] = [
     at_least_one("NUM_INSTANCE"),
     must(
         "SET_WEIGHT",
         "belongs to SetReWeightSampler, which is not supported: FastReID's yields no batch",
         lambda value: not value,
+        where=lambda options: not _takes(SAMPLER_REGISTRY, options.SAMPLER_TRAIN, "SET_WEIGHT"),
     ),
     not_negative("NUM_WORKERS"),
     at_least_one("PREFETCH_FACTOR"),
@@ -306,7 +319,7 @@ SOLVER_RULES: list[Rule] = [
         "DELAY_EPOCHS",
         "delays MultiStepLR and CosineAnnealingLR only; set 0",
         lambda value: value == 0,
-        where=lambda options: options.SCHED not in ("MultiStepLR", "CosineAnnealingLR"),
+        where=lambda options: not _takes(SCHEDULER_REGISTRY, options.SCHED, "DELAY_EPOCHS"),
     ),
     must(
         "WARMUP_ITERS WARMUP_EPOCHS",
@@ -368,7 +381,8 @@ def _evaluator(cfg: CN) -> str | None:
 
 
 def _best(cfg: CN) -> str | None:
-    known = [] if replaces_metrics(cfg.TEST) else columns_of_first(cfg.DATASETS, cfg.TEST)
+    is_measured = cfg.DATASETS.TESTS and not replaces_metrics(cfg.TEST)
+    known = columns_of_first(cfg.DATASETS, cfg.TEST) if is_measured else []
     if known and cfg.TEST.BEST not in ("", KEEP_LAST, *known):
         return f"{cfg.DATASETS.TESTS[0]} is measured by {', '.join(known)}"
     return None
@@ -379,6 +393,8 @@ def _patience(cfg: CN) -> str | None:
     is_measured = test.EVAL_STEPS or 0 < test.EVAL_PERIOD < cfg.SOLVER.MAX_EPOCH
     if test.PATIENCE and (test.BEST == KEEP_LAST or (replaces_metrics(test) and not test.BEST)):
         return "stops when TEST.BEST no longer improves: name a metric there"
+    if test.PATIENCE and not cfg.DATASETS.TESTS:
+        return "counts validations on DATASETS.TESTS, which is empty"
     if test.PATIENCE and not is_measured:
         return "counts validations during training: set TEST.EVAL_PERIOD to 1, for instance"
     return None
@@ -456,19 +472,25 @@ def unsupported(cfg: CN, *, processes: int = 1, rejected: Collection[str] = ()) 
     return problems
 
 
-_ANY_PARTS = ("MODEL.BACKBONE.NAME", "MODEL.HEADS.NAME", "MODEL.HEADS.NUM_CLASSES", "MODEL.HEADS.PFC.ENABLED")
+_OF_ANY_PART = ("MODEL.BACKBONE.NAME", "MODEL.HEADS.NAME", "MODEL.HEADS.NUM_CLASSES", "MODEL.HEADS.PFC.ENABLED")
+_OF_EVALUATORS = ("TEST.METRIC", "TEST.AQE.", "TEST.RERANK.")
 
 
 def _is_about_users_part(cfg: CN, key: str) -> bool:
     """Returns whether a key belongs to a part that is the user's, which may give it another meaning."""
+    if key in _OF_ANY_PART:
+        return False
+    if key.startswith(_OF_EVALUATORS):
+        return replaces_metrics(cfg.TEST)
     model = cfg.MODEL
     parts = {
         "MODEL.BACKBONE.": (BACKBONE_REGISTRY, model.BACKBONE.NAME),
         "MODEL.HEADS.": (REID_HEADS_REGISTRY, model.HEADS.NAME),
         "KD.": (META_ARCH_REGISTRY, model.META_ARCHITECTURE),
+        "INPUT.": (TRANSFORM_REGISTRY, f"{key}.".split(".")[1]),
     }
     for node, (registry, name) in parts.items():
-        if key.startswith(node) and key not in _ANY_PARTS:
+        if key.startswith(node):
             return name in registry and not registry.entry(name).is_ours
     return False
 

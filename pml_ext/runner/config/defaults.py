@@ -17,6 +17,7 @@ from pml_ext.runner.registry import (
     LOSS_REGISTRY,
     MINER_REGISTRY,
     NODE_DEFAULTS,
+    TRANSFORM_REGISTRY,
     Registry,
     naming_parts,
 )
@@ -117,7 +118,8 @@ _INPUT: dict[str, Any] = {
 }  # fmt: skip
 _DATASETS: dict[str, Any] = {
     "ROOT": "",  # ours; empty: $FASTREID_DATASETS, then $PML_EXT_DATA, then ./datasets
-    "NAMES": ("Market1501",), "TESTS": ("Market1501",),
+    "NAMES": ("Market1501",),
+    "TESTS": ("Market1501",),  # (): train without tests
     # ours: names for your own data, each "NAME=file:people.csv" or "NAME=folder:path"; `--dataset` sets it
     "ALIASES": (),
     # ours: if a folder of classes is used for training and testing, the share of classes (first by name) for training
@@ -152,12 +154,16 @@ def get_cfg() -> CN:
     """Returns a new config tree with all defaults, including those of CONFIG_REGISTRY's functions.
 
     A group that a function assigns keeps our other keys.
+
+    Raises:
+        UserError: a function replaces a group by a value or the reverse, or adds a value that YAML cannot hold.
     """
     cfg = _package_defaults()
     for entry in map(CONFIG_REGISTRY.entry, CONFIG_REGISTRY):
         with naming_parts():
             entry.part(cfg)
-        _fill(cfg, _package_defaults())
+        cfg.defrost()
+        _fill(cfg, _package_defaults(), f"{entry.name} of {entry.module}")
         try:
             cfg.dump()
         except Exception as error:  # of yacs or PyYAML
@@ -165,19 +171,24 @@ def get_cfg() -> CN:
     return cfg
 
 
-def _fill(node: CN, defaults: CN) -> None:
-    """Add the missing keys of a node, which a project's function may have replaced by its own."""
-    for key, value in defaults.items():
-        if isinstance(value, CN) and isinstance(node.get(key), CN):
-            _fill(node[key], value)
-        else:
-            node.setdefault(key, value)
+def _fill(node: CN, defaults: CN, source: str, path: str = "") -> None:
+    """Add the missing keys of a node, which a project's function (`source`) may have replaced by its own."""
+    for key, default in defaults.items():
+        value, name = node.setdefault(key, default), f"{path}{key}"
+        if isinstance(value, CN) != isinstance(default, CN):
+            kinds = ("a value", "a group of keys") if isinstance(value, CN) else ("a group of keys", "a value")
+            raise UserError(f"{source} sets {name} to {kinds[1]}, but {name} is {kinds[0]}: use another name")
+        if isinstance(default, CN):
+            _fill(value, default, source, f"{name}.")
 
 
 def _package_defaults() -> CN:
     cfg = CN(_DEFAULTS)
     cfg.MODEL.LOSSES.update(_nodes(LOSS_REGISTRY))
     cfg.MODEL.MINER.update(_nodes(MINER_REGISTRY))
+    for entry in map(TRANSFORM_REGISTRY.entry, TRANSFORM_REGISTRY):
+        if not entry.is_ours and entry.node in cfg.INPUT:
+            cfg.INPUT[entry.node].update({key: default for key, (_, default) in keys_of(entry).items()})
     return cfg
 
 

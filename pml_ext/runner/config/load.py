@@ -25,6 +25,7 @@ _LOSSES, _MINER = "MODEL.LOSSES.NAME", "MODEL.MINER.NAME"
 _KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
 _LONGEST_EXAMPLE = 3
 COMMAND_LINE = "the command line"
+_OWN_KEYS = "Add your own in a function of CONFIG_REGISTRY and --import its module: guide EXTENDING.md"
 
 
 def load_config(config_file: str | Path, overrides: Sequence[Any] | None = None) -> CN:
@@ -184,6 +185,8 @@ def _set(cfg: CN, name: str, value: Any, source: str) -> list[Mistake]:
         keys = [f"{name}.{each}" for each in ("NAME", *node[key]) if each in node[key]]
         raise UserError(f"{source}: {name} is a group of keys, such as {keys[0]}; got {shown(value)}")
     known = {**node} if key in node else keys_of_node(path[:-1])
+    if node.is_new_allowed():
+        known.setdefault(key, REQUIRED)
     if key not in known:
         return [_unknown(node, path, key, source)]
     default, number = known[key], _literal(value)
@@ -197,7 +200,7 @@ def _set(cfg: CN, name: str, value: Any, source: str) -> list[Mistake]:
 
 def _unknown(node: CN, path: str, key: str, source: str) -> Mistake:
     known = {*node, *keys_of_node(path[:-1]), *nodes_in(path[:-1])}
-    meant = hint(key, sorted(known), lambda near: f"{path}{near}")
+    meant = hint(key, sorted(known), lambda near: f"{path}{near}", advice=_OWN_KEYS)
     return Mistake(f"{path}{key}", f"{source}: unknown key {shown(path + key)[1:-1]}{meant}")
 
 

@@ -1,7 +1,6 @@
 """The data of a config as a LightningDataModule: training and test sets, and this process's batches."""
 
 import logging
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -73,7 +72,7 @@ class DataModule(lightning.LightningDataModule):
         return loader
 
     def loader_of(self, images: ImageSet) -> DataLoader[ImageColumns]:
-        """Returns batches of images with the training transforms and sampler."""
+        """Returns batches of images, such as a part of `train_set`, with the training transforms and sampler."""
         rank, world_size = self._rank_and_ranks
         return train_loader(
             self.cfg.DATALOADER,
@@ -91,15 +90,19 @@ class DataModule(lightning.LightningDataModule):
 
     def evaluation_loaders(self, rank: int = 0, world_size: int = 1) -> list[DataLoader[ImageColumns]]:
         """Returns a loader for one process's share of each part of each test set."""
-        load = partial(
-            evaluation_loader,
+        parts = [part for data in self.test_sets.values() for part in data.parts]
+        return [self.test_loader_of(part, rank, world_size) for part in parts]
+
+    def test_loader_of(self, images: ImageSet, rank: int = 0, world_size: int = 1) -> DataLoader[ImageColumns]:
+        """Returns one process's share of any images, such as `train_set`, in order, with the test transforms."""
+        return evaluation_loader(
             self.cfg.DATALOADER,
-            transform=build_transform(self.cfg.INPUT, training=False),
+            images,
+            build_transform(self.cfg.INPUT, training=False),
             batch_size=self.cfg.TEST.IMS_PER_BATCH,
             rank=rank,
             world_size=world_size,
         )
-        return [load(part) for data in self.test_sets.values() for part in data.parts]
 
     def on_after_batch_transfer(self, batch: dict[str, Any], dataloader_idx: int) -> dict[str, Any]:
         """Convert images to float32."""

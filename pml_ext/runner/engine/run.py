@@ -47,7 +47,7 @@ from pml_ext.runner.launch import Launch, is_first, one_message, restarts, start
 from pml_ext.runner.modeling.interfaces import as_float
 from pml_ext.runner.modeling.weights.imagenet import with_fetched_weights
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
-from pml_ext.runner.registry import CALLBACK_REGISTRY
+from pml_ext.runner.registry import CALLBACK_REGISTRY, unused_parts
 
 log = logging.getLogger("pml_ext")
 
@@ -141,6 +141,8 @@ def _train(
         log.info("%d images of %d identities, %d steps an epoch", len(data.train_set), identities, steps)
         if resumed is None:
             log.info("%s", module.describe_losses())
+        for line in unused_parts(cfg):
+            log.warning("%s", line)
         if resume:
             log.info("resuming from %s", resumed or f"nothing: no {checkpoints / LAST}, so from the beginning")
     trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
@@ -206,6 +208,8 @@ def evaluate(cfg: CN, launch: Launch | None = None) -> dict[str, dict[str, float
     launch = launch or Launch()
     if not cfg.MODEL.WEIGHTS:
         raise UserError("evaluation needs MODEL.WEIGHTS: the checkpoint to measure, such as logs/…/last.ckpt")
+    if not cfg.DATASETS.TESTS:
+        raise UserError("evaluation needs DATASETS.TESTS: one or more data sets")
     require_supported(cfg)
     if launch.needs_agent:
         return start(launch, partial(evaluate, cfg)) or {}

@@ -57,9 +57,10 @@ def report_run(
         if cfg.TEST.THRESHOLD.ENABLED and isinstance(data, OpenSet):
             stem = output / f"threshold_{in_file_name(name)}"
             files |= write_threshold(stem, data, module.features[name], cfg.TEST, weights=weights.expanduser())
-    if cfg.TEST.REPORT and embedded:
+    has_table = bool(embedded) or not module.test_sets
+    if cfg.TEST.REPORT and has_table:
         files["report"] = _write_page(cfg, module, output, weights, baselines, notes)
-    if embedded:
+    if has_table:
         table = results_table(module.results, files, compared, notes)
     else:
         table = "\n".join([*map(_line_of_evaluator, module.results.items()), "", f"metrics  {files['metrics']}"])

@@ -104,6 +104,7 @@ def _trainer(cfg: CN, output: Path, *, callbacks: list[Callback], **options: Any
         callbacks=[*callbacks, RunBar()] if shows_bar else callbacks,
         max_epochs=cfg.SOLVER.MAX_EPOCH,
         num_sanity_val_steps=0,
+        limit_val_batches=1.0 if cfg.DATASETS.TESTS else 0,
         benchmark=cfg.CUDNN_BENCHMARK,
         use_distributed_sampler=False,
         default_root_dir=output,
@@ -139,7 +140,7 @@ def _devices(name: str, launch: Launch, *, may_be_unused: bool) -> dict[str, Any
 def _choosing_best(folder: Path, test: CN, datasets: CN, *, are_classes_divided: bool) -> list[Callback]:
     """Returns the callbacks for the best checkpoint and early stopping."""
     chooses_nothing = replaces_metrics(test) and not test.BEST
-    if test.BEST == KEEP_LAST or chooses_nothing:
+    if not datasets.TESTS or test.BEST == KEEP_LAST or chooses_nothing:
         return []
     metric = best_metric(datasets, test)
     monitor = metric if len(datasets.TESTS) == 1 else f"{datasets.TESTS[0]}/{metric}"

@@ -41,6 +41,7 @@ from pml_ext.runner.modeling.losses.factory import build_losses, build_miner, fa
 from pml_ext.runner.modeling.pixels_to_embedding import averaged, unit_embeddings
 from pml_ext.runner.modeling.weights.imagenet import with_trained_norms
 from pml_ext.runner.rank_store import launched_rank_and_ranks
+from pml_ext.runner.registry import LOSS_REGISTRY
 from pml_ext.runner.solver import build_optimizer, build_schedule, clip_gradients, fit_restored_state
 
 log = logging.getLogger("pml_ext")
@@ -83,7 +84,7 @@ class TrainingModule(lightning.LightningModule):
         self.evaluators = build_evaluators(cfg, data.test_sets)
         self.evaluation = Evaluation(cfg.TEST)
         self.run_config = cfg
-        """The config to record: with NUM_CLASSES, if a user's architecture or head was built with it."""
+        """The config to record, with NUM_CLASSES, from which `build_model` builds this network."""
         self.losses = nn.ModuleDict()
         self.class_vectors: dict[str, PartialFC] = {}
         if data.train_set is None:
@@ -104,12 +105,10 @@ class TrainingModule(lightning.LightningModule):
             raise UserError("\n".join(wrong))
         identities = _num_classes(cfg.MODEL.HEADS.NUM_CLASSES, train_set)
         needs_scores = any(facts_of_name(name).compares == "class scores" for name in cfg.MODEL.LOSSES.NAME)
-        num_classes = identities if needs_scores else 0
-        if has_users_parts(cfg):
-            num_classes = identities
-            self.run_config = cfg.clone()
-            self.run_config.merge_from_list(["MODEL.HEADS.NUM_CLASSES", identities])
-        self.model = build_model(cfg, num_classes=num_classes, pretrained=pretrained and not cfg.MODEL.WEIGHTS)
+        num_classes = identities if needs_scores or has_users_parts(cfg) else 0
+        self.run_config = cfg.clone()
+        self.run_config.merge_from_list(["MODEL.HEADS.NUM_CLASSES", num_classes])
+        self.model = build_model(self.run_config, pretrained=pretrained and not cfg.MODEL.WEIGHTS)
         partial_fc = None
         if cfg.MODEL.HEADS.PFC.ENABLED:
             shared = {"num_classes": identities, "seed": cfg.SEED, "part": launched_rank_and_ranks()}
@@ -126,9 +125,11 @@ class TrainingModule(lightning.LightningModule):
         self._ddp_params_and_buffers_to_ignore = list(self.class_vectors)
 
     def describe_losses(self) -> str:
-        """Returns a line about the losses, the miner with the losses that use it, and the initial weights."""
+        """Returns a line about the losses and their modules, the miner with the losses that use it, and the weights."""
         model = self.cfg.MODEL
-        losses, miner = ", ".join(model.LOSSES.NAME), model.MINER.NAME or "none"
+        parts = {name: LOSS_REGISTRY.get(name) for name in model.LOSSES.NAME}
+        losses = ", ".join(f"{name} ({part.__module__})" for name, part in parts.items())
+        miner = model.MINER.NAME or "none"
         mined = [term.name for term in self.loss_terms.terms if term.is_mined]
         if overrides_forward(model.META_ARCHITECTURE):
             losses = f"those of {model.META_ARCHITECTURE}"
@@ -237,10 +238,13 @@ class TrainingModule(lightning.LightningModule):
 
     def setup(self, stage: str) -> None:
         # The layout of fast convolutions; a step of a small network takes 20 % less time on a CPU, too.
-        # Not of buffers, because DistributedDataParallel broadcasts a single buffer only in its plain layout.
         for parameter in self.parameters():
             if parameter.ndim == 4:
                 parameter.data = parameter.data.to(memory_format=torch.channels_last)
+        # DistributedDataParallel broadcasts a single buffer only in the plain layout.
+        for buffer in self.buffers():
+            if buffer.layout == torch.strided:
+                buffer.data = buffer.data.contiguous()
 
     def on_fit_start(self) -> None:
         if self.cfg.MODEL.COMPILE:

@@ -91,7 +91,7 @@ def write_report(
     path = run / "report.html"
     write_page(
         path,
-        title=f"{', '.join(trained.results)}: what the model learned",
+        title=f"{', '.join(trained.results) or run.name}: what the model learned",
         about="This run",
         facts=facts,
         notes=notes,

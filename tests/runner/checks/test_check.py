@@ -9,6 +9,7 @@ from pml_ext.runner.checks.check import CANNOT_RUN, LACKS_SOMETHING, check_files
 from pml_ext.runner.checks.rules import unsupported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
+from pml_ext.runner.registry import HOW_TO_REGISTER
 
 DIGITS = """
 MODEL:
@@ -32,6 +33,37 @@ def digits(tmp_path):
 
 def told(file, *opts, processes=1):
     return check_files([str(file)], opts, processes=processes)[0].splitlines()
+
+
+NAMES_OF_PARTS = {
+    "MODEL.META_ARCHITECTURE": "%s", "MODEL.BACKBONE.NAME": "%s", "MODEL.HEADS.NAME": "%s",
+    "MODEL.LOSSES.NAME": "('%s',)", "MODEL.MINER.NAME": "%s", "DATALOADER.SAMPLER_TRAIN": "%s", "SOLVER.OPT": "%s",
+    "TEST.EVALUATOR": "%s", "CALLBACKS": "('%s',)",
+}  # fmt: skip
+UNKNOWN_KEYS = (
+    "MODEL.PART_NUMBER", "MODEL.LOSSES.OIM.SIZE", "MODEL.LOSSES.MULTISIMILARITYLOS.ALPHA", "INPUT.LGT.PROB", "SOLVER.X",
+    "MY.OWN", "TEST.SAVE_DISTMAT", "MODEL.LOSSES.SUPCONLOSS.EMBEDDING", "DATALOADER.PER_CAMERA", "MODEL.HEADS.PARTS",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["Adan", "MyOwnPartOfAProject", "Triplet", "NAICReID"])
+def test_an_unknown_name_gets_the_way_to_register_it_and_at_most_ten_names(digits, name):
+    words = [word for key, value in NAMES_OF_PARTS.items() for word in (key, value % name)]
+    lines = told(digits, *words, "DATASETS.NAMES", f"('{name}',)", "DATASETS.TESTS", f"('{name}',)")[1:]
+    lines += told(digits, "SOLVER.SCHED", name)[1:]
+    named = {line.split()[0].rstrip(":") for line in lines}
+    assert {*NAMES_OF_PARTS, "DATASETS.NAMES", "DATASETS.TESTS", "SOLVER.SCHED"} <= named
+    for line in lines:
+        assert "--import its module: guide EXTENDING.md" in line
+        assert len(line) <= 300 and line.count("', '") < 10
+
+
+def test_an_unknown_key_gets_the_way_to_add_it_and_at_most_ten_names(digits):
+    lines = told(digits, *[word for key in UNKNOWN_KEYS for word in (key, "1")])[1:]
+    assert len(lines) == len(UNKNOWN_KEYS)
+    for line in lines:
+        assert "CONFIG_REGISTRY and --import its module: guide EXTENDING.md" in line
+        assert len(line) <= 300 and line.count(", ") < 12
 
 
 def test_all_that_stops_a_file_is_named_in_one_order(tmp_path):
@@ -137,7 +169,7 @@ def test_a_wrong_value_is_one_problem(tmp_path, key, value):
         ("SOLVER.OPT SGD SOLVER.NESTEROV True SOLVER.MOMENTUM 0.0", "SOLVER.OPT: Nesterov momentum requires"),
         ("MODEL.LOSSES.NAME ('CrossEntropyLoss',) MODEL.LOSSES.CE.EPSILON 1.5", "MODEL.LOSSES.CE.EPSILON must be in"),
         # rules about one key
-        ("DATASETS.NAMES ('MOT17',)", "pass file:people.csv (a table) or folder:PATH (a folder per class)"),
+        ("DATASETS.NAMES ('MOT17',)", "pass file:PATH or folder:PATH"),
         ("MODEL.DEVICE gpu", "MODEL.DEVICE = 'gpu': must be cuda, cuda:0 and so on, cpu or auto"),
         ("KD.MODEL_CONFIG ['teacher.yml']", "KD.MODEL_CONFIG = ['teacher.yml']: knowledge distillation is not"),
         ("INPUT.SIZE_TRAIN [1099511627776,8]", "INPUT.SIZE_TRAIN = [1099511627776, 8]: must be [height, width]"),
@@ -219,7 +251,7 @@ def test_every_file_is_reported(digits, capsys):
     wrong.write_text("MODEL: {LOSES: 1}")
     assert main(["check-config", str(wrong), str(digits), "MODEL.HEADS.NAME", "AttrHead"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    refused = "  MODEL.HEADS.NAME = 'AttrHead': attribute recognition is not supported"
+    refused = f"  MODEL.HEADS.NAME = 'AttrHead': attribute recognition is not supported. {HOW_TO_REGISTER}"
     assert lines == [f"{wrong}: cannot run:", lines[1], refused, f"{digits}: cannot run:", refused]
     assert "unknown key MODEL.LOSES" in lines[1]
     assert main(["check-config", "SOLVER.OPT", "SGD"]) == 2

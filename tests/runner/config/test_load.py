@@ -117,7 +117,7 @@ def test_every_mistake_is_named_at_once(tmp_path):
     with pytest.raises(UserError) as caught:
         load_config(write(tmp_path / "c.yml", text), ["SOLVER.LR", "1"])
     starts = [
-        f"{tmp_path}/base.yml: unknown key TEST.SAVE_DISTMAT. Known: TEST.AQE, ",
+        f"{tmp_path}/base.yml: unknown key TEST.SAVE_DISTMAT. Known: TEST.",
         f"{tmp_path}/c.yml: unknown key SEEDS; did you mean SEED?",
         f"{tmp_path}/c.yml: unknown key MODEL.HEADS.NECK",
         "the command line: unknown key SOLVER.LR",

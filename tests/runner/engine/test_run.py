@@ -72,7 +72,8 @@ def test_a_run_learns_and_leaves_its_files(trained):
     assert yaml.safe_load((trained / "config.yaml").read_text())["SOLVER"]["MAX_EPOCH"] == 2
     log = (trained / "train.log").read_text()
     assert "901 images of 5 identities, 11 steps an epoch" in log and "ε-OPIS" in log
-    assert "losses: SmoothAPLoss, TCMLoss; miner: none; initial weights: random" in log
+    losses = "losses: SmoothAPLoss (pml_ext.losses.smooth_rank), TCMLoss (pml_ext.losses.tcm)"
+    assert f"{losses}; miner: none; initial weights: random" in log
     assert {"loss", "loss/SmoothAPLoss", "loss/TCMLoss", "opis"} <= {name for _, name, _ in recorded(trained)}
     assert list((trained / "tensorboard").glob("events*"))
 
@@ -394,7 +395,8 @@ def test_a_run_from_random_weights_trains_frozen_norms_also_when_it_resumes(tmp_
     assert train(tmp_path, "SOLVER.MAX_EPOCH", "1", *opts) == 0
     log = (tmp_path / "train.log").read_text()
     assert "MODEL.BACKBONE.NORM FrozenBN needs loaded weights" in log
-    assert "losses: MultiSimilarityLoss; miner: MultiSimilarityMiner; initial weights: random" in log
+    losses = "MultiSimilarityLoss (pytorch_metric_learning.losses.multi_similarity_loss)"
+    assert f"losses: {losses}; miner: MultiSimilarityMiner; initial weights: random" in log
     assert yaml.safe_load((tmp_path / "config.yaml").read_text())["MODEL"]["BACKBONE"]["NORM"] == "BN"
     before = checkpoint(tmp_path)["state_dict"]
     assert train(tmp_path, *opts, flags=("--resume",)) == 0

@@ -15,14 +15,14 @@ META_ARCH_REGISTRY.register("FaceBaseline")(Baseline)
 def build_model(cfg: CN, *, num_classes: int | None = None, pretrained: bool = False) -> nn.Module:
     """Builds the architecture of MODEL.META_ARCHITECTURE.
 
-    num_classes: replaces MODEL.HEADS.NUM_CLASSES. None: the config's value for user-defined parts, else no classifier.
+    num_classes: replaces MODEL.HEADS.NUM_CLASSES, which the config.yaml of a run has; 0: no classifier.
     pretrained: whether to apply MODEL.BACKBONE.PRETRAIN; only at the start of training.
     """
-    if num_classes is None:
-        num_classes = cfg.MODEL.HEADS.NUM_CLASSES if has_users_parts(cfg) else 0
     cfg = cfg.clone()
     pretrained = pretrained and cfg.MODEL.BACKBONE.PRETRAIN
-    cfg.merge_from_list(["MODEL.HEADS.NUM_CLASSES", num_classes, "MODEL.BACKBONE.PRETRAIN", pretrained])
+    cfg.merge_from_list(["MODEL.BACKBONE.PRETRAIN", pretrained])
+    if num_classes is not None:
+        cfg.merge_from_list(["MODEL.HEADS.NUM_CLASSES", num_classes])
     model: nn.Module = META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)(cfg)
     return model
 

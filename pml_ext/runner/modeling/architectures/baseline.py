@@ -110,6 +110,6 @@ def _loss_kwargs(options: CN) -> dict[str, Any]:
     """Returns the names of the losses, and the arguments of FastReID's losses by their nodes in lower case."""
     arguments: dict[str, Any] = {"loss_names": options.NAME}
     for node in ("CE", "TRI", "CIRCLE", "COSFACE"):
-        arguments[node.lower()] = {key.lower(): value for key, value in options[node].items()}
-    arguments["ce"]["eps"] = arguments["ce"].pop("epsilon")
+        keys = options.get(node, {})  # a user's loss in place of ours may have another node, or other keys
+        arguments[node.lower()] = {"eps" if key == "EPSILON" else key.lower(): value for key, value in keys.items()}
     return arguments
