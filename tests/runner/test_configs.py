@@ -37,10 +37,10 @@ def built_once():
     """Builds a network once for all configs that have the same; it is most of the time of a check."""
     known, build = {}, check._network
 
-    def network(cfg):
-        key = "".join(str(value_of(cfg, part)) for part in NETWORK)
+    def network(cfg, classes):
+        key = str(classes) + "".join(str(value_of(cfg, part)) for part in NETWORK)
         if key not in known:
-            known[key] = build(cfg)
+            known[key] = build(cfg, classes)
         return known[key]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -120,7 +120,7 @@ def test_a_loss_without_a_node_of_its_own_takes_its_constructors_arguments():
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("MARGINLOSS.NUU", "1", "unknown key MODEL.LOSSES.MARGINLOSS.NUU. Known: MODEL.LOSSES.MARGINLOSS.BETA"),
+        ("MARGINLOSS.NUU", "1", "unknown key MODEL.LOSSES.MARGINLOSS.NUU. Known: MODEL.LOSSES.MARGINLOSS.NU, "),
         ("MARGINLOS.NU", "1", "unknown key MODEL.LOSSES.MARGINLOS; did you mean MODEL.LOSSES.MARGINLOSS"),
         ("MARGINLOSS.NU", "half", "MODEL.LOSSES.MARGINLOSS.NU must be a whole number, such as 0; got 'half'"),
     ],
