@@ -1,11 +1,13 @@
 """A pretend device: its tensors keep their values on the CPU but report another device.
 
 What a CUDA device would complain about or wait for can so be seen without one: operators that mix devices raise, and
-every point where the host would wait for the device is written down with the line that asks for it. Ranks exchange its
+every point where the host would wait for the device is written down with the line that asks for it. `usage` counts
+operators, each of which a GPU would launch, and memory, which in steps of losses equals CUDA's. Ranks exchange its
 tensors through gloo, and, as with NCCL, no others.
 """
 
 import sys
+import weakref
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,6 +87,7 @@ class PretendTensor(Tensor):
             requires_grad=False,
         )
         made.raw = raw
+        _MEMORY.add(made)
         return made
 
     def __repr__(self):  # type: ignore[override]
@@ -101,7 +104,31 @@ class PretendTensor(Tensor):
         return _run(function, args, kwargs or {})
 
 
+class _Memory:
+    """Bytes of the device's tensors; those of a storage count once."""
+
+    def __init__(self):
+        self.tensors: Counter[int] = Counter()
+        self.now = self.peak = 0
+
+    def add(self, tensor):
+        storage = tensor.raw.untyped_storage()
+        place, size = storage._cdata, storage.nbytes()
+        if not self.tensors[place]:
+            self.now += size
+            self.peak = max(self.peak, self.now)
+        self.tensors[place] += 1
+        weakref.finalize(tensor, self.remove, place, size).atexit = False
+
+    def remove(self, place, size):
+        self.tensors[place] -= 1
+        if not self.tensors[place]:
+            self.now -= size
+
+
+_MEMORY = _Memory()
 _WAITED: list[Wait] = []
+_OPERATORS: Counter[str] = Counter()
 
 
 def _wrote_down(what):
@@ -130,6 +157,8 @@ def _run(function, args, kwargs):
         raise RuntimeError(f"{function} mixes tensors of the device {NAME} and of the CPU")
     wanted = kwargs.get("device")
     to_device = wanted is not None and torch.device(wanted).type == NAME
+    if ours or to_device:
+        _OPERATORS[str(packet)] += 1
     if ours:
         _look_for_a_wait(function, packet, args, kwargs, to_device)
     elif to_device and packet is aten._to_copy and not kwargs.get("non_blocking"):
@@ -208,6 +237,23 @@ def waits():
     before = len(_WAITED)
     yield found
     found.update(_WAITED[before:])
+
+
+class Usage:
+    """Operators on the device in a block, by name, and by how many bytes its memory rose."""
+
+    def __init__(self):
+        self.operators: Counter[str] = Counter()
+        self.peak = 0
+
+
+@contextmanager
+def usage():
+    """The usage inside the block, available after it."""
+    found, operators, start = Usage(), _OPERATORS.copy(), _MEMORY.now
+    _MEMORY.peak = start
+    yield found
+    found.operators, found.peak = _OPERATORS - operators, _MEMORY.peak - start
 
 
 def values(tensor):

@@ -11,19 +11,22 @@ import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
 from pml_ext import losses, miners
+from pml_ext._ops import numerics
 from pml_ext._pml import MeanReducer
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import load_train_set
-from tests.pretend_device import ROOT, PretendTensor, pretend_device, values, waits
+from tests.pretend_device import ROOT, PretendTensor, pretend_device, usage, values, waits
 from tests.runner.modeling.networks import module_of
 
 DIGITS = load_config(ROOT / "fastreid_configs" / "Digits" / "sap_tcm.yml")
 CLASSES, PER_CLASS, SIZE = 8, 4, 16
+SMALL_BLOCK = 2**12
 
 
 class Mined(nn.Module):
@@ -41,7 +44,7 @@ class Mined(nn.Module):
 class Case(NamedTuple):
     """A loss, and how often the host may wait for the device: with labels on the device, and on the host.
 
-    large: a number of classes that selects another kernel than small batches.
+    large: a number of classes that takes several blocks of SMALL_BLOCK entries.
     """
 
     make: Callable[[], nn.Module]
@@ -57,7 +60,7 @@ CASES = {
     "LoOp(TripletMarginLoss, mean)": Case(lambda: losses.LoOp(losses.TripletMarginLoss(reducer=MeanReducer()))),
     "LoOp(TripletMarginLoss)": Case(lambda: losses.LoOp(losses.TripletMarginLoss()), (3, 2)),  # two in PML's reducer
     "LoOp(MultiSimilarityLoss)": Case(
-        lambda: losses.LoOp(losses.MultiSimilarityLoss()), (2, 1), large=130
+        lambda: losses.LoOp(losses.MultiSimilarityLoss()), (2, 1), large=66
     ),  # one in PML's loss
     "LoOp(pairing='all')": Case(
         lambda: losses.LoOp(losses.TripletMarginLoss(), pairing="all"), (4, 3)
@@ -123,6 +126,16 @@ def on_both(make, embeddings, labels, *, on_host):
     return {**errors, "size": float(x.grad.abs().max()), "waits": places}
 
 
+def usage_of_a_step(make, classes):
+    """Operators, and how many (B, B) tensors of float32 the memory rose by."""
+    embeddings, labels = batch(classes)
+    with pretend_device() as device:
+        x = embeddings.to(device).requires_grad_()
+        with usage() as used:
+            make()(x, labels).backward()
+    return used.operators.total(), used.peak / (4 * len(labels) ** 2)
+
+
 class TrainingStep(nn.Module):
     """One step of the runner without a trainer."""
 
@@ -173,16 +186,19 @@ def main():
     warnings.simplefilter("ignore")
     with pretend_device():
         pass
-    report: dict[str, Any] = {"losses": {}, "detected": of_the_device_itself()}
+    report: dict[str, Any] = {"losses": {}, "usage": {}, "detected": of_the_device_itself()}
     for name, case in CASES.items():
         of_case: dict[str, Any] = {}
         ways = {"labels on the device": (batch(), False), "labels on the host": (batch(), True)}
         ways["float16"] = batch(dtype=torch.float16), False
-        if case.large:
-            ways["large"] = batch(case.large), True
         for way, (embeddings_and_labels, on_host) in ways.items():
             of_case[way] = on_both(case.make, *embeddings_and_labels, on_host=on_host)
+        if case.large:
+            with patch.object(numerics, "ENTRIES_ON_A_DEVICE", SMALL_BLOCK):
+                of_case["large"] = on_both(case.make, *batch(case.large, torch.float64), on_host=True)
         report["losses"][name] = of_case
+    for name in ("CITLoss", "TCMLoss"):
+        report["usage"][name] = [usage_of_a_step(CASES[name].make, classes) for classes in (16, 256)]
     report["training step"] = of_a_training_step()
     json.dump(report, sys.stdout)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import pytorch_metric_learning.losses
 
+from tests.pretend_device import POSSIBLE
+
 pytestmark = pytest.mark.skipif(not hasattr(pytorch_metric_learning.losses, "SmoothAPLoss"), reason="beside PML 2.9")
 SCRIPT = Path(__file__).parents[2] / "examples" / "benchmarks" / "losses.py"
 
@@ -31,6 +33,27 @@ def test_a_table_replaces_its_older_values(monkeypatch, tmp_path):
     assert results.read_text() == f"section,row,column,value\n{expected}"
 
 
+LIMITS = {
+    "CITLoss": 60,
+    "CITLoss, gamma 0.5": 140,
+    "TCMLoss": 50,
+    "SmoothAPLoss": 110,
+    "PairWeightingLoss": 75,
+    "LoOp(ContrastiveLoss)": 200,
+    "RecallAtKSurrogateLoss": 120,
+}
+
+
+@pytest.mark.skipif(not POSSIBLE, reason="torch 2.8 has no devices in Python")
+def test_the_operators_of_a_device_do_not_grow_with_the_batch():
+    table = output_of("operators.py", "--device-blocks", "--losses", *LIMITS)
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    assert [name for name, *_ in rows] == list(LIMITS)
+    for name, small, middle, large, _ in rows:
+        assert small == middle == large, name
+        assert int(large) <= LIMITS[name], name
+
+
 @pytest.mark.parametrize(
     ("script", "words", "shown"),
     [
@@ -39,7 +62,7 @@ def test_a_table_replaces_its_older_values(monkeypatch, tmp_path):
         ("large_batch.py", "--sizes 16 --chunks 8 --side 16 --budget 0.1", "| 16, undivided | "),
         ("metrics.py", "--quick --cases OPIS", "| 1,000, opis"),
         ("calls.py", "--losses CITLoss", "| CITLoss | "),
-        ("operators.py", "--size 16 --dim 8 --losses CITLoss", "| CITLoss | "),
+        ("operators.py", "--sizes 16 --dim 8 --losses CITLoss", "| CITLoss | "),
         ("search.py", "--rows 2000 --dim 8", "| 2,000 × 8 | "),
         ("pipeline.py", "--images 2 --seconds 0.01", "| decode only | "),
     ],

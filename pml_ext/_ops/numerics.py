@@ -11,8 +11,11 @@ from pml_ext._ops.custom_gradient import CustomGradient
 ENTRIES = 2**18
 """Entries of a block on the CPU: a few tensors of this size fit in the cache."""
 
-ENTRIES_ON_A_DEVICE = 2**22
-"""Entries of a block on a GPU; only limits the memory, because launches cost more than memory access."""
+ENTRIES_ON_A_DEVICE = 2**26
+"""Entries of a block on any other device, the pairs of 8,192 samples: launches cost more time than memory access does.
+
+A float32 tensor of this size takes 268 MB.
+"""
 
 TIED = 1e-6
 """Cosines that differ by less count as equal: rounding separates those of equal rows, differently on each processor."""
@@ -106,7 +109,7 @@ BLOCK_SIDE = 256
 
 def gram(x: Tensor, scale: float = 1.0) -> Tensor:
     """Returns scale · x xᵀ without a gradient; on the CPU, blocks below the diagonal are copied from above."""
-    side = len(x) if x.is_cuda else BLOCK_SIDE
+    side = BLOCK_SIDE if x.device.type == "cpu" else len(x)
     products = x.new_empty(len(x), len(x))
     for first in range(0, len(x), side):
         rows, rest = slice(first, first + side), slice(first + side, None)
@@ -118,7 +121,7 @@ def gram(x: Tensor, scale: float = 1.0) -> Tensor:
 
 def add_transpose_(square: Tensor) -> Tensor:
     """Compute square + squareᵀ in place, in blocks that are transposed first, which makes it 4 times faster."""
-    side = len(square) if square.is_cuda else BLOCK_SIDE
+    side = BLOCK_SIDE if square.device.type == "cpu" else len(square)
     blocks = [slice(first, first + side) for first in range(0, len(square), side)]
     for i, rows in enumerate(blocks):
         for columns in blocks[i:]:

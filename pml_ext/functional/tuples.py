@@ -90,23 +90,6 @@ def class_spans(labels: Tensor, device: torch.device | None = None) -> ClassSpan
     return ClassSpans(order, start, rank, size, class_sizes(labels))
 
 
-def every_negative(labels: Tensor, anchors: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-    """`same_and_different(labels)[1][anchors].nonzero()` in another order, on `device`, as (rows, negatives).
-
-    Unlike nonzero it does not synchronise with a GPU if the labels and anchors are on the CPU.
-    """
-    spans = class_spans(labels)
-    start, size = spans.start[anchors, 0], spans.size[anchors, 0]
-    counts = len(labels) - size
-    total, begin = int(counts.sum()), counts.cumsum(0) - counts
-    tables = (start, size, counts, begin, spans.order)
-    start, size, counts, begin, order = (table.to(device, non_blocking=True) for table in tables)
-    rows = torch.arange(len(anchors), device=device).repeat_interleave(counts, output_size=total)
-    place = torch.arange(total, device=device) - begin[rows]
-    place += size[rows] * (place >= start[rows])  # past the anchor's class
-    return rows, order[place]
-
-
 def same_class_pairs(labels: Tensor, ref_labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns (rows, columns) of the entries where labels[:, None] == ref_labels, and the count of each row.
 

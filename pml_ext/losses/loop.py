@@ -9,7 +9,7 @@ from pml_ext._ops.custom_gradient import no_autocast
 from pml_ext._pml import BaseMetricLossFunction, MeanReducer
 from pml_ext._shared.checks import check_choice, warn_once
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, Curve, Pairing, consecutive_pairs
-from pml_ext.functional.tuples import Tuples, count_pairs, every_negative, same_and_different
+from pml_ext.functional.tuples import Tuples, count_pairs, same_and_different
 from pml_ext.losses._base import OurLoss, Reference, SettingsOfTheWrapped, labels_for, naming_reducer
 from pml_ext.losses._facts import check_tuple_loss, facts_of, loss_by_name
 from pml_ext.losses.injected_distance import inject, run_with_distance
@@ -177,22 +177,22 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
             count = 3 if len(indices_tuple) == 3 else 2
             return *(part[on_arc] for part in indices_tuple[:count]), *indices_tuple[count:]
         if not facts_of(type(self.loss)).makes_triplets:
-            return anchors, positives, *_every_negative(labels, None, is_negative)
+            return anchors, positives, *_every_negative(is_negative, labels, labels)
         per_anchor: Any = getattr(self.loss, "triplets_per_anchor", "all")
         candidates = is_negative[anchors]
         if per_anchor == "all":
-            rows, negatives = _every_negative(labels, ends[0], candidates)
+            rows, negatives = _every_negative(candidates, labels[ends[0]], labels)
             return anchors[rows], positives[rows], negatives
         drawn = torch.multinomial(candidates.float(), per_anchor, replacement=True).view(-1)
         return anchors.repeat_interleave(per_anchor), positives.repeat_interleave(per_anchor), drawn
 
 
-def _every_negative(labels: Tensor, anchors: Tensor | None, candidates: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns row and column of each negative among the candidates, an (A, B) mask; anchors: its rows, None for all."""
-    if candidates.device.type == "cpu":
-        rows, negatives = candidates.nonzero(as_tuple=True)
-        return rows, negatives
-    return every_negative(labels, torch.arange(len(labels)) if anchors is None else anchors, candidates.device)
+def _every_negative(candidates: Tensor, labels: Tensor, ref_labels: Tensor) -> tuple[Tensor, ...]:
+    """Returns row and column of each negative pair; candidates: its (A, B) mask, whose rows and columns have labels."""
+    if candidates.device.type in ("cpu", "mps"):  # three times as fast on the CPU; MPS lacks nonzero_static
+        return candidates.nonzero(as_tuple=True)
+    _, count = count_pairs(labels, ref_labels)
+    return candidates.nonzero_static(size=count).unbind(1)  # nonzero would wait for the GPU
 
 
 def _has_triplet(labels: Tensor, ref_labels: Tensor | None) -> bool:

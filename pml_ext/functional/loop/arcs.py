@@ -132,7 +132,8 @@ class Arc(_Curves):
 
     def weights(self, u: Tensor, dim: int = 0) -> Tensor:
         """Returns the weights of e1 and e2 in the unit vector at u, in a new dimension of size 2."""
-        return torch.stack([1 + u, 1 - u], dim).div_(self.square_length(u).sqrt_().unsqueeze(dim))
+        inverse = self.square_length(u).rsqrt_()
+        return torch.stack([torch.addcmul(inverse, inverse, u), torch.addcmul(inverse, inverse, u, value=-1)], dim)
 
     def nearest(self, total: Tensor, difference: Tensor) -> Tensor:
         """Returns the place nearest to a vector z; total, difference: z·e1 ± z·e2."""

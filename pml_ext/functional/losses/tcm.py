@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from pml_ext._ops.custom_gradient import CustomGradient, inverse_norms, to_sphere, unit_and_inverse_norms
-from pml_ext._ops.numerics import row_blocks
+from pml_ext._ops.numerics import row_blocks, rows_of_a_block
 from pml_ext._shared.checks import check_choice, check_floating, check_in_range, check_switch
 from pml_ext.functional.tuples import ClassSpans, class_columns, class_spans, same_and_different
 
@@ -103,8 +103,9 @@ def _average(beyond: Tensor, hard: Tensor, indicator: bool, divide_by: str) -> T
 
 
 AT_ONCE = 128
-"""Up to this batch size a few (B, B) tensors and two full products are faster than blocks, which take 2.1 times as long
-at 64 samples, 1.2 times at 128 and 0.8 times at 256 (512-d, one thread)."""
+"""Up to this batch size on the CPU three (B, B) tensors and two full products are faster than blocks, which take 2.1
+times as long at 64 samples, 1.2 times at 128 and 0.8 times at 256 (512-d, one thread). On other devices a batch is
+computed at once if its (B, B) matrix is one block."""
 
 FEW = 32
 """Up to this class size embeddings are summed by index. A matrix product with zeros takes 1.6 times as long with 4
@@ -114,7 +115,9 @@ samples per class and 1.5 times with 32 (1,024 samples, 512-d, one thread), but 
 def _value_and_gradient(
     embeddings: Tensor, labels: Tensor, *options: Any, needs_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
-    if len(embeddings) <= AT_ONCE:
+    device = embeddings.device
+    at_once = AT_ONCE if device.type == "cpu" else rows_of_a_block(len(embeddings), device)
+    if len(embeddings) <= at_once:
         return _at_once(embeddings, labels.to(embeddings.device, non_blocking=True), options)
     return _in_blocks(embeddings, class_spans(labels, embeddings.device), options, needs_gradient)
 
