@@ -26,7 +26,7 @@ def model(hidden=3):
     return nn.Sequential(nn.Linear(2, hidden), nn.Linear(hidden, 1))
 
 
-@pytest.mark.parametrize("nest", [None, "state_dict", "model", "model_state", "safetensors"])
+@pytest.mark.parametrize("nest", [None, "state_dict", "model", "model_state", "net", "safetensors"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_weights_come_back_from_every_kind_of_file(tmp_path, nest, dtype):
     source, target = model().to(dtype), model()
@@ -37,6 +37,15 @@ def test_weights_come_back_from_every_kind_of_file(tmp_path, nest, dtype):
         torch.save(state if nest is None else {nest: state, "epoch": 3}, tmp_path / "w.pth")
     load_weights(target, next(tmp_path.iterdir()))
     assert all(torch.equal(a.float(), b) for a, b in zip(source.parameters(), target.parameters(), strict=True))
+
+
+def test_nested_nests_are_opened_and_two_are_an_error_with_their_names(tmp_path):
+    state = model().state_dict()
+    torch.save({"model": {"weights": state}, "epoch": torch.tensor(3), "optimizer": {"state": {}}}, tmp_path / "w.pth")
+    assert read_state_dict(tmp_path / "w.pth").keys() == state.keys()
+    torch.save({"teacher": state, "student": state, "epoch": 3}, tmp_path / "w.pth")
+    with pytest.raises(UserError, match="expected names with tensors; got a dict with teacher, student, epoch"):
+        read_state_dict(tmp_path / "w.pth")
 
 
 def test_a_score_of_numpys_beside_the_weights_is_passed_over(tmp_path):

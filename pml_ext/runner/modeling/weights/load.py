@@ -57,7 +57,7 @@ def packaged_file(name: str) -> Path:
 
 
 def read_state_dict(file: str | Path) -> dict[str, Tensor]:
-    """Reads the tensors of a .pt, .pth, .ckpt or .safetensors file, also in `state_dict`, `model` or `model_state`."""
+    """Reads the tensors of a .pt, .pth, .ckpt or .safetensors file, also in `state_dict`, `model` or the only nest."""
     path = local_file(file)
     if path is None:
         raise UserError(f"no weights file at {file}")
@@ -76,14 +76,30 @@ def read_state_dict(file: str | Path) -> dict[str, Tensor]:
             f"{path} is not a readable weights file: it is damaged, or contains objects other than tensors, which "
             "could run code and are not loaded"
         ) from error
-    for nest in ("state_dict", "model", "model_state"):
-        if isinstance(content, dict) and isinstance(content.get(nest), dict):
-            content = content[nest]
+    while nest := _nest_of(content):
+        content = content[nest]
+    if tensors := _named_tensors(content):
+        return tensors
+    got = f"a dict with {_shown(list(map(str, content)))}" if isinstance(content, dict) else type(content).__name__
+    raise UserError(f"{path} contains no state_dict: expected names with tensors; got {got}")
+
+
+def _named_tensors(content: Any) -> dict[str, Tensor]:
     named = content.items() if isinstance(content, dict) else ()
-    tensors = {name: value for name, value in named if isinstance(name, str) and isinstance(value, Tensor)}
-    if not tensors:
-        raise UserError(f"{path} contains no state_dict: expected names with tensors; got {type(content).__name__}")
-    return tensors
+    return {name: value for name, value in named if isinstance(name, str) and isinstance(value, Tensor)}
+
+
+def _nest_of(content: Any) -> str | None:
+    """Returns the key under which a checkpoint has its weights; None if it has them itself, or none."""
+    if not isinstance(content, dict):
+        return None
+    for nest in ("state_dict", "model", "model_state"):
+        if isinstance(content.get(nest), dict):
+            return nest
+    if _named_tensors(content):
+        return None
+    with_tensors = [name for name, value in content.items() if _named_tensors(value)]
+    return with_tensors[0] if len(with_tensors) == 1 else None
 
 
 class _Nothing:
