@@ -12,6 +12,49 @@ class UserError(ValueError):
     """A mistake in the input or setup, explained by its message; the command line prints no traceback."""
 
 
+class OutputError(UserError):
+    """An error after the results are saved and printed, such as that of a page; the command line exits with 1."""
+
+
+class LaterErrors:
+    """Collects the errors of steps after the results, such as those of pages, and raises them as one OutputError."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, None] = {}
+
+    @contextmanager
+    def collected(self, step: object) -> Iterator[None]:
+        """Collect the error that ends the block; `step` names the output or the work."""
+        try:
+            yield
+        except Exception as error:  # any error: the other steps do not depend on this one
+            self.add(step, error)
+
+    def add(self, step: object, error: Exception) -> None:
+        text = str(error) if isinstance(error, OutputError) else f"{step}: {reason_of(error)}"
+        self._reasons[text] = None
+
+    def raise_together(self) -> None:
+        """Raise an OutputError if there are errors."""
+        if self._reasons:
+            raise OutputError("; ".join(self._reasons))
+
+
+@contextmanager
+def after_results(step: object) -> Iterator[None]:
+    """Raises any error in the block, which comes after the results, as an OutputError."""
+    later = LaterErrors()
+    with later.collected(step):
+        yield
+    later.raise_together()
+
+
+def reason_of(error: Exception) -> str:
+    """Returns an error as one line, with its class if it was not foreseen."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: {text}"
+
+
 class ArgumentError(ValueError):
     """A wrong value of an argument: its name, and the problem as the rest of the sentence.
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 from typing import NoReturn
 
-from pml_ext._shared.errors import ArgumentError, Terminated, UserError
+from pml_ext._shared.errors import ArgumentError, OutputError, Terminated, UserError
 from pml_ext._shared.names import closest, hint
 from pml_ext._shared.text import PrintableFormatter, configure_streams
 from pml_ext._version import __version__
@@ -78,6 +78,9 @@ def _run(words: Sequence[str]) -> int:
             raise
         extra = "threshold" if words[0] == "threshold" else "train"
         log.error("error: %s. It comes with an extra: pip install 'pml_ext[%s]'", error, extra)
+    except OutputError as error:
+        log.error("error: the results are complete, but a later step failed: %s", error)
+        return 1
     except (UserError, OSError) as error:
         if isinstance(error, BrokenPipeError) and _is_stdout_closed("\n"):
             return STDOUT_CLOSED

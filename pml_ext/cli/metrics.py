@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pml_ext._shared.errors import UserError
+from pml_ext._shared.errors import UserError, after_results
 from pml_ext._shared.identities import JUNK
 from pml_ext.cli.arguments import (
     COHORT,
@@ -111,11 +111,12 @@ def _print_metrics(options: Namespace) -> None:
     if cohort is not None:
         written["cohort"] = folder / FILE
         cohort.save(written["cohort"], checkpoint=options.checkpoint)
-    if options.report:
-        paths = [data.paths for data in sets]
-        written["report"] = _write_report(folder, name, parts, paths, values, notes, options.images)
     write_metrics(written["metrics"], {name: values}, **about, notes=notes)
     print(results_table({name: values}, written, notes=notes))
+    if options.report:
+        paths = [data.paths for data in sets]
+        with after_results(folder / "report.html"):
+            print(f"open {_write_report(folder, name, parts, paths, values, notes, options.images)}")
 
 
 def _labelled(data: EmbeddingSet, name: str) -> LabelledEmbeddings:

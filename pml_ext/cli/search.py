@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pml_ext._shared.errors import UserError
+from pml_ext._shared.errors import UserError, after_results
 from pml_ext._shared.names import closest_path
 from pml_ext._shared.text import printable
 from pml_ext.cli.arguments import IMPORTS, KEY_AMONG_FILES, Argument, Command, plain_warnings, require_image_folder
@@ -75,10 +75,11 @@ def _search(options: Namespace) -> None:
         answers.append(Answer(query, queries.images[place], hits))
         lines += [printable(query), *(_line(number, hit) for number, hit in enumerate(hits, start=1))]
     lines += ["", *(f"{fact}: {printable(text)}" for fact, text in facts.items())]
-    if options.output is not None:
-        write_hits(options.output, answers, facts, score_name=kind)
-        lines.append(f"open {options.output}")
     print("\n".join(lines))
+    if options.output is not None:
+        with after_results(options.output):
+            write_hits(options.output, answers, facts, score_name=kind)
+        print(f"open {options.output}")
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,11 @@ _CHOOSE_ARGUMENTS: Arguments = [
 def _choose(options: Namespace) -> None:
     from pml_ext.cli.cohort_option import FILE, take_cohort
     from pml_ext.deploy.readers import read_embeddings
+    from pml_ext.reports.page import require_page
     from pml_ext.thresholds.page import write_files
 
+    if options.output is not None:
+        require_page(Path(options.output) / "threshold.html")
     data = read_embeddings(options.file, also=[] if options.groups is None else [options.groups])
     model = _model_of(data, options)
     require_image_folder(options.images, None if data.paths is None else data.paths.tolist(), options.file)
@@ -98,10 +101,11 @@ def _choose(options: Namespace) -> None:
         return
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
-    files = write_files(report, folder / "threshold")
+    files = list[Path]()
     if cohort is not None:
         files.append(folder / FILE)
         cohort.save(files[-1], checkpoint=model)
+    files += write_files(report, folder / "threshold")
     print(*files, f"open {folder / 'threshold.html'}", sep="\n")
 
 

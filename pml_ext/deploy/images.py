@@ -22,7 +22,8 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from pml_ext._ops.distributed import rank_and_ranks
-from pml_ext._shared.errors import UserError
+from pml_ext._shared.errors import UserError, after_results
+from pml_ext._shared.files import write_atomically
 from pml_ext._shared.identities import clean_id
 from pml_ext._shared.images import IMAGE_SUFFIXES
 from pml_ext.deploy.embedder import Embedder, embedding_faults
@@ -268,16 +269,19 @@ def add_part(gallery: Gallery, batches: Sequence[Embedded]) -> list[str]:
 def report_problems(gallery: Gallery, problems: Sequence[str], count: int) -> None:
     """Write the images that could not be embedded to unreadable.txt; UserError if none of `count` could."""
     file = gallery.folder / "unreadable.txt"
-    file.unlink(missing_ok=True)
     if problems:
-        file.write_text("".join(f"{problem}\n" for problem in problems), encoding="utf-8")
         log.warning("%d of %d images could not be embedded, see %s: %s …", len(problems), count, file, problems[0])
+    if gallery.rows:
+        log.info(
+            "%s: %d embeddings of %d dimensions; search them with pml-ext search IMAGE --gallery %s",
+            gallery.folder, gallery.rows, gallery.dim, gallery.folder,
+        )  # fmt: skip
+    with after_results(file):
+        file.unlink(missing_ok=True)
+        if problems:
+            write_atomically(file, "".join(f"{problem}\n" for problem in problems))
     if not gallery.rows:
         raise UserError(f"none of {count} images could be embedded: {problems[0]}")
-    log.info(
-        "%s: %d embeddings of %d dimensions; search them with pml-ext search IMAGE --gallery %s",
-        gallery.folder, gallery.rows, gallery.dim, gallery.folder,
-    )  # fmt: skip
 
 
 def _exchange(value: list[T]) -> list[list[T]]:

@@ -14,6 +14,7 @@ from unicodedata import east_asian_width
 
 import numpy as np
 
+from pml_ext._shared.errors import reason_of
 from pml_ext._shared.progress import show_steps
 from pml_ext.metrics.headings import NO_RATES
 
@@ -48,6 +49,7 @@ class ReportFigure:
     panels: drawn side by side if there is room, else stacked. Without panels, the figure is the caption and `extra`,
         which is HTML.
     height: inches of a panel without its legend.
+    error: the unforeseen error in whose place the figure stands.
     """
 
     name: str
@@ -56,6 +58,7 @@ class ReportFigure:
     panels: Sequence[Panel] = ()
     height: float = 3.6
     extra: str = ""
+    error: Exception | None = None
 
     @cached_property
     def panel_figures(self) -> list["Figure"]:
@@ -65,6 +68,8 @@ class ReportFigure:
     @cached_property
     def svgs(self) -> list[bytes]:
         """The panels for pages. Text stays text, because browser fonts cover scripts that matplotlib's font lacks."""
+        if not self.panels:
+            return []
         import matplotlib
 
         # Without a salt, ids in the file are random.
@@ -86,9 +91,10 @@ class ReportFigure:
 def drawn(makers: FigureMakers, *, of: str) -> Iterator[ReportFigure]:
     """Yields the drawn figures. A figure that fails becomes a heading with the reason and does not end the run.
 
-    of: name of the data set or run, for the warning that the log gets.
+    of: name of the data set or run, for the warning that the log gets if the data, such as a single class, are the
+        reason. An unforeseen error is raised by `write_page`.
     """
-    problems: dict[str, Exception] = {}
+    problems: dict[str, str] = {}
     with show_steps(len(makers)) as begin:
         for title, make in makers.items():
             begin(f"drawing {title}")
@@ -97,15 +103,13 @@ def drawn(makers: FigureMakers, *, of: str) -> Iterator[ReportFigure]:
                     _ = figure.panel_figures
                     yield figure
             except Exception as error:  # any error: the numbers and the other figures are still of use
-                problems[title] = error
-                yield ReportFigure(re.sub(r"\W", "_", title.lower()), title, f"Not drawn: {_reason(error)}")
+                unforeseen = None if isinstance(error, ValueError) else error
+                if unforeseen is None:
+                    problems[title] = str(error)
+                name = re.sub(r"\W", "_", title.lower())
+                yield ReportFigure(name, title, f"Not drawn: {reason_of(error)}", error=unforeseen)
     for title, problem in problems.items():
-        unforeseen = None if isinstance(problem, ValueError) else problem
-        log.warning("figure %r of %s was not drawn: %s", title, of, _reason(problem), exc_info=unforeseen)
-
-
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        log.warning("figure %r of %s was not drawn: %s", title, of, problem)
 
 
 def as_png(*images: np.ndarray) -> bytes:

@@ -13,7 +13,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from torch import Tensor
 
-from pml_ext._shared.errors import UserError
+from pml_ext._shared.errors import LaterErrors, UserError
 from pml_ext._shared.files import read_regular, write_atomically
 from pml_ext.metrics.headings import as_text, heading, labels_of
 from pml_ext.reports.drawing import ReportFigure, as_png
@@ -92,6 +92,8 @@ def write_page(
         about, facts: heading and rows of the table at the page's end.
         notes: the first paragraphs.
         marked: a row of the tables to mark.
+    Raises:
+        OutputError: at the end, if an unforeseen error stands in place of a figure.
     """
     folder = path.parent / ("pictures" if path.stem == "report" else f"{path.stem}_pictures")
     if figures:
@@ -102,6 +104,11 @@ def write_page(
     for figure in figures:
         if figure.panels:
             write_atomically(folder / f"{figure.name}.png", as_png(figure.pixels))
+    later = LaterErrors()
+    for figure in figures:
+        if figure.error is not None:
+            later.add(f"the figures of {path}", figure.error)
+    later.raise_together()
 
 
 def metrics_table(corner: str, rows: Mapping[str, Mapping[str, float]]) -> Table:

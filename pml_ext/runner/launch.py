@@ -24,7 +24,7 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pml_ext._shared.checks import check_above_zero, check_whole
-from pml_ext._shared.errors import STOPPING, ArgumentError, Terminated, UserError, stopping_signals
+from pml_ext._shared.errors import STOPPING, ArgumentError, OutputError, Terminated, UserError, stopping_signals
 from pml_ext._shared.text import configure_streams
 from pml_ext.runner.rank_store import launched_rank_and_ranks
 from pml_ext.runner.registry import import_modules, imported, names_part, naming_parts
@@ -110,7 +110,7 @@ def start(launch: Launch, work: Callable[..., T]) -> T | None:
         try:
             with _quiet_agent(folder):
                 arguments = (work, launch.timeout, log.getEffectiveLevel(), imported())
-                results: dict[int, T] = elastic_launch(config, _call)(*arguments)
+                results: dict[int, T | OutputError] = elastic_launch(config, _call)(*arguments)
         except ChildFailedError as error:
             raise _explained(*error.get_first_failure()) from None
         except SignalException as error:
@@ -119,7 +119,10 @@ def start(launch: Launch, work: Callable[..., T]) -> T | None:
             listens = launch.num_machines == 1 or (launch.machine_rank == 0 and "in use" in str(error))
             unmet = "cannot listen" if listens else f"the {launch.num_machines} machines have not met"
             raise UserError(f"--dist-url: {unmet} at {launch.dist_url}: {error}") from error
-    return results.get(0)
+    result = results.get(0)
+    if isinstance(result, OutputError):
+        raise result
+    return result
 
 
 def _configured(launch: Launch, logs: DefaultLogsSpecs) -> LaunchConfig:
@@ -184,7 +187,7 @@ def _quiet_agent(folder: str) -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def _call(work: Callable[..., T], timeout: float, level: int, imports: tuple[str, ...]) -> T:
+def _call(work: Callable[..., T], timeout: float, level: int, imports: tuple[str, ...]) -> T | OutputError:
     """Entry point of each process: only rank 0 logs, and the agent reads errors from a file."""
     configure_streams()
     log.handlers, log.propagate = [logging.StreamHandler()], False
@@ -192,6 +195,8 @@ def _call(work: Callable[..., T], timeout: float, level: int, imports: tuple[str
         import_modules(imports)
         log.setLevel(level if is_first() else logging.ERROR)  # the first process has logged what the imports do
         return work(launch=Launch(timeout=timeout))
+    except OutputError as error:
+        return error  # not raised, because the agent would restart a run whose results are complete
     except UserError as error:
         raise UserError(str(error)) from error  # the file has the name of the class, which may be a subclass
 
@@ -237,7 +242,7 @@ def one_message(output: Path) -> Iterator[None]:
     try:
         with naming_parts():
             yield
-    except Terminated:
+    except (Terminated, OutputError):
         raise
     except SystemExit as stop:  # Lightning raises it on Ctrl-C
         raise KeyboardInterrupt from stop

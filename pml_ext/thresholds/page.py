@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pml_ext._shared.errors import after_results
 from pml_ext._shared.files import write_atomically
 from pml_ext.reports.drawing import ReportFigure, as_png
-from pml_ext.reports.page import Card, Table, render, require_page, thumbnail, write_html
+from pml_ext.reports.page import Card, Table, render, thumbnail, write_html
 from pml_ext.thresholds.fields import (
     ErrorRate,
     GalleryRates,
@@ -77,15 +78,17 @@ def png_of(figures: list[ReportFigure]) -> bytes:
 
 
 def write_files(report: ThresholdFields, stem: Path, image_of: ImageOf = _thumbnail_of_path) -> list[Path]:
-    """Writes the report as <stem>.json, .html and .png; returns the paths. Each file is complete or missing."""
+    """Writes the report as <stem>.json, .html and .png; returns the paths. Each file is complete or missing.
+
+    Raises:
+        OutputError: the page or its figures cannot be drawn or written; the JSON file is.
+    """
     json, html, png = (stem.with_name(f"{stem.name}{suffix}") for suffix in (".json", ".html", ".png"))
-    require_page(html)
-    # All contents are created before the first file is written: a report that cannot be drawn leaves no files.
-    figures = threshold_figures(report)
-    text, pixels = page_of(report, figures, image_of), png_of(figures)
     write_report(report, json)
-    write_html(html, text)
-    write_atomically(png, pixels)
+    with after_results(html):
+        figures = threshold_figures(report)
+        write_html(html, page_of(report, figures, image_of))
+        write_atomically(png, png_of(figures))
     return [json, html, png]
 
 

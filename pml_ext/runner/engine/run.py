@@ -18,7 +18,7 @@ from torch.optim.swa_utils import update_bn
 from torch.utils.data import DataLoader
 from yacs.config import CfgNode as CN
 
-from pml_ext._shared.errors import Terminated, UserError, ended_by_signals
+from pml_ext._shared.errors import LaterErrors, Terminated, UserError, ended_by_signals
 from pml_ext._shared.files import write_atomically
 from pml_ext.metrics.headings import is_better, label_of
 from pml_ext.runner.checks.check import require_supported
@@ -74,6 +74,7 @@ def train(
         Metrics of the final model by test set; none on ranks other than 0.
     Raises:
         UserError: the config cannot run, or its data, weights or device are missing.
+        OutputError: the results are saved and printed, but a page, a figure or a threshold report is not.
     """
     launch = launch or Launch()
     if resume and overwrite:
@@ -145,14 +146,28 @@ def _train(
             log.warning("%s", line)
         if resume:
             log.info("resuming from %s", resumed or f"nothing: no {checkpoints / LAST}, so from the beginning")
-    trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
+    later = LaterErrors()
+    try:
+        trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
+    except Exception as error:  # of a callback's end, after the last step
+        if isinstance(error, UserError) or not _has_finished(trainer):
+            raise
+        later.add("the end of training", error)
     weights = _conclude(cfg, trainer, module, data, checkpoints)
     if profiler is not None and trainer.is_global_zero:
         log.info("%s", profiler.summary())
     pretrained = bool(cfg.MODEL.WEIGHTS) or cfg.MODEL.BACKBONE.PRETRAIN
-    before = Measured(module.before_training, before.features)
-    baselines = _baselines(module, trainer, data, before, row=BEFORE if pretrained else UNTRAINED)
-    return report_run(cfg, trainer, module, output, weights, "metrics.json", baselines)
+    before, baselines = Measured(module.before_training, before.features), dict[str, Measured]()
+    with later.collected("the baselines"):
+        baselines = _baselines(module, trainer, data, before, row=BEFORE if pretrained else UNTRAINED)
+    results = report_run(cfg, trainer, module, output, weights, "metrics.json", baselines, later)
+    later.raise_together()
+    return results
+
+
+def _has_finished(trainer: lightning.Trainer) -> bool:
+    """Returns whether the last epoch's steps, or those before an early stop, are done."""
+    return trainer.should_stop or trainer.current_epoch == trainer.max_epochs
 
 
 def _conclude(cfg: CN, trainer: lightning.Trainer, module: TrainingModule, data: DataModule, checkpoints: Path) -> Path:
@@ -204,6 +219,7 @@ def evaluate(cfg: CN, launch: Launch | None = None) -> dict[str, dict[str, float
         Metrics by test set; none on ranks other than 0.
     Raises:
         UserError: the config cannot run, or its data, weights or device are missing.
+        OutputError: the results are saved and printed, but a page, a figure or a threshold report is not.
     """
     launch = launch or Launch()
     if not cfg.MODEL.WEIGHTS:
@@ -223,7 +239,10 @@ def evaluate(cfg: CN, launch: Launch | None = None) -> dict[str, dict[str, float
             baselines = _baselines(module, trainer, data, before, row=UNTRAINED)
         load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         trainer.validate(module, datamodule=data, verbose=False)
-        return report_run(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json", baselines)
+        later, weights = LaterErrors(), Path(cfg.MODEL.WEIGHTS)
+        results = report_run(cfg, trainer, module, output, weights, "eval_metrics.json", baselines, later)
+        later.raise_together()
+        return results
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from yacs.config import CfgNode as CN
 
+from pml_ext._shared.errors import LaterErrors
 from pml_ext._shared.files import in_file_name
 from pml_ext._shared.identities import JUNK
 from pml_ext._version import __version__
@@ -36,8 +37,12 @@ def report_run(
     weights: Path,
     metrics_file: str,
     baselines: dict[str, Measured],
+    later: LaterErrors,
 ) -> dict[str, dict[str, float]]:
-    """Write, print and return the results of `weights`; ranks other than 0 do nothing."""
+    """Write, print and return the results of `weights`; ranks other than 0 do nothing.
+
+    later: collects the errors of pages and threshold reports.
+    """
     if not trainer.is_global_zero:
         return {}
     files = {"metrics": output / metrics_file, "weights": weights}
@@ -53,20 +58,28 @@ def report_run(
         about["gradient_shares"] = module.losses_of_epoch.shares
     about["notes"] = notes = list(filter(None, notes))
     write_metrics(files["metrics"], module.results, weights=str(weights), seed=cfg.SEED, **about)
-    for name, data in embedded.items():
-        if cfg.TEST.THRESHOLD.ENABLED and isinstance(data, OpenSet):
-            stem = output / f"threshold_{in_file_name(name)}"
-            files |= write_threshold(stem, data, module.features[name], cfg.TEST, weights=weights.expanduser())
     has_table = bool(embedded) or not module.test_sets
-    if cfg.TEST.REPORT and has_table:
-        files["report"] = _write_page(cfg, module, output, weights, baselines, notes)
     if has_table:
         table = results_table(module.results, files, compared, notes)
     else:
         table = "\n".join([*map(_line_of_evaluator, module.results.items()), "", f"metrics  {files['metrics']}"])
-    RESULTS.info("\n%s", table)
-    print(table)
+    _show(table)
+    for name, data in embedded.items():
+        if cfg.TEST.THRESHOLD.ENABLED and isinstance(data, OpenSet):
+            stem = output / f"threshold_{in_file_name(name)}"
+            with later.collected(f"{stem}.json"):
+                for file in write_threshold(stem, data, module.features[name], cfg.TEST, weights=weights.expanduser()):
+                    _show(f"threshold  {file}")
+    if cfg.TEST.REPORT and has_table:
+        with later.collected(output / "report.html"):
+            _show(f"open {_write_page(cfg, module, output, weights, baselines, notes)}")
     return module.results
+
+
+def _show(text: str) -> None:
+    """Print a text and log it to the run's file."""
+    RESULTS.info("\n%s", text)
+    print(text)
 
 
 def _line_of_evaluator(result: tuple[str, dict[str, float]]) -> str:
@@ -82,8 +95,8 @@ def write_threshold(
     test: CN,
     *,
     weights: Path,
-) -> dict[str, Path]:
-    """Writes the threshold report as <stem>.json, .html and .png, with the weights' hash; returns the paths by name.
+) -> list[Path]:
+    """Writes the threshold report as <stem>.json, .html and .png, with the weights' hash; returns the paths.
 
     test is the config's TEST. If no threshold meets the target, logs a warning and writes no files.
     """
@@ -105,13 +118,11 @@ def write_threshold(
             opis=opis,
             source=source,
         )
-        files = write_files(
-            report.with_checkpoint(weights), stem, lambda sample: thumbnail(everything.images[sample.row])
-        )
     except ValueError as error:
         log.warning("no report %s: %s", stem.name, error)
-        return {}
-    return {f"{stem.name}{file.suffix}": file for file in files}
+        return []
+    report = report.with_checkpoint(weights)
+    return write_files(report, stem, lambda sample: thumbnail(everything.images[sample.row]))
 
 
 def _write_page(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from pml_ext._shared.errors import UserError
+from pml_ext._shared.errors import UserError, after_results
 from pml_ext.metrics.headings import text_table
 from pml_ext.reports.drawing import ReportFigure, drawn
 from pml_ext.reports.page import Table, metrics_table, require_page, write_page
@@ -43,16 +43,18 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
     notes = []
     for name, run in folders.items():
         notes += [f"{name}: {note}" for note in read_notes(_metrics_file(run))]
-    write_page(
-        output,
-        title=f"{len(runs)} runs compared",
-        about="The runs",
-        facts={name: str(run) for name, run in folders.items()},
-        notes=notes,
-        tables=tables,
-        figures=[*drawn(makers, of="the runs")],
-    )
-    print("\n\n".join([*texts, f"open {output}"]))
+    print("\n\n".join(texts))
+    with after_results(output):
+        write_page(
+            output,
+            title=f"{len(runs)} runs compared",
+            about="The runs",
+            facts={name: str(run) for name, run in folders.items()},
+            notes=notes,
+            tables=tables,
+            figures=[*drawn(makers, of="the runs")],
+        )
+    print(f"\nopen {output}")
     return output
 
 

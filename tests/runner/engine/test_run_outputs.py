@@ -38,7 +38,7 @@ def test_the_page_has_the_users_names_and_the_images(people, tmp_path):
     weights = tmp_path / "last.ckpt"
     weights.write_bytes(b"")
     files = write_threshold(tmp_path / "threshold_p", people, features, test, weights=weights)
-    page = files["threshold_p.html"].read_text()
+    page = files[1].read_text()
     for shown in ("anna", "ben", "row 3", "0.png"):
         assert shown in page
     assert "carl" not in page and "row 4" not in page, "nobody looks for carl"

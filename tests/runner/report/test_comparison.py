@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pml_ext._shared.errors import UserError
+from pml_ext._shared.errors import OutputError, UserError
 from pml_ext.cli import main
 from pml_ext.reports.hits_page import write_hits
 from pml_ext.runner.evaluation.results import write_metrics
@@ -133,3 +133,11 @@ def test_series_are_those_of_the_newest_version(tmp_path):
         lines = ["step,epoch,loss,opis", f"9,0,{value},", "19,1,,0.1"]
         (tmp_path / "csv" / f"version_{version}" / "metrics.csv").write_text("\n".join(lines))
     assert read_series(tmp_path) == {"loss": ([9.0], [0.25]), "opis": ([19.0], [0.1])}
+
+
+def test_the_tables_come_before_a_page_that_cannot_be_written(tmp_path, capsys):
+    runs = [run(tmp_path / "a", 0.5, "0.1"), run(tmp_path / "b", 0.25, "0.1")]
+    (tmp_path / "page.html").mkdir()
+    with pytest.raises(OutputError, match=r"page\.html: "):
+        compare(runs, tmp_path / "page.html")
+    assert "50.00 %" in capsys.readouterr().out

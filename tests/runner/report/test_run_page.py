@@ -13,9 +13,11 @@ import torch
 from matplotlib.text import Text
 from PIL import Image
 
+from pml_ext._shared.errors import OutputError
 from pml_ext.functional.verification.roc import ROC
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.reports.drawing import drawn
+from pml_ext.reports.page import write_page
 from pml_ext.runner.data.datasets import OpenSet, PairSet
 from pml_ext.runner.evaluation.run_metrics import Measured, roc_of_listed_pairs
 from pml_ext.runner.report.curves import (
@@ -147,13 +149,15 @@ def not_drawn(page):
     return dict(found)
 
 
-def test_an_unforeseen_error_costs_one_figure_and_is_logged(caplog):
+def test_an_unforeseen_error_costs_one_figure_and_is_raised_after_the_page(tmp_path):
     def fails():
         raise TypeError("unforeseen")
 
-    found = {figure.name: figure.caption for figure in drawn({"A figure": fails, "Another": lambda: []}, of="Set")}
-    assert found == {"a_figure": "Not drawn: TypeError: unforeseen"}
-    assert "figure 'A figure' of Set was not drawn" in caplog.text and "Traceback" in caplog.text
+    figures = [*drawn({"A figure": fails, "Another": fails}, of="Set")]
+    page = tmp_path / "page.html"
+    with pytest.raises(OutputError, match=f"^the figures of {re.escape(str(page))}: TypeError: unforeseen$"):
+        write_page(page, title="", about="", facts={}, tables=[], figures=figures)
+    assert not_drawn(page) == dict.fromkeys(("A figure", "Another"), "TypeError: unforeseen")
 
 
 @pytest.mark.parametrize(("rows", "dim"), [(200, 64), (120, 4)])
