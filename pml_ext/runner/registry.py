@@ -72,6 +72,11 @@ class Entry:
         """Whether this package registers the part."""
         return self.module.startswith("pml_ext.")
 
+    @property
+    def source(self) -> str:
+        """Module of the part's code; of a user's part, the module that registered it."""
+        return str(self.part.__module__) if self.is_ours else self.module
+
 
 @dataclass(eq=False, repr=False)
 class Registry:

@@ -53,8 +53,6 @@ from pml_ext.runner.registry import (
 
 LOGGER_NAMES = ("csv", "tensorboard", "wandb", "mlflow")
 """What LOGGERS can name."""
-
-
 INTERPOLATIONS = ("bicubic", "bilinear", "nearest")
 _SMALLEST, _LARGEST = 4, 2**16  # side of an image in pixels; networks downsample a single pixel to nothing
 _AS_USERS_DATA = (
@@ -63,7 +61,6 @@ _AS_USERS_DATA = (
 )
 _DISTILLATION = "knowledge distillation is not supported"
 _PATCH = 16  # patch size of build_vit_backbone
-
 
 # FastReID's other parts -> why they are not supported, and an alternative
 ARCHITECTURES_NOT_BUILT = {

@@ -41,7 +41,7 @@ from pml_ext.runner.modeling.losses.factory import build_losses, build_miner, fa
 from pml_ext.runner.modeling.pixels_to_embedding import averaged, unit_embeddings
 from pml_ext.runner.modeling.weights.imagenet import with_trained_norms
 from pml_ext.runner.rank_store import launched_rank_and_ranks
-from pml_ext.runner.registry import LOSS_REGISTRY
+from pml_ext.runner.registry import LOSS_REGISTRY, META_ARCH_REGISTRY
 from pml_ext.runner.solver import build_optimizer, build_schedule, clip_gradients, fit_restored_state
 
 log = logging.getLogger("pml_ext")
@@ -127,12 +127,12 @@ class TrainingModule(lightning.LightningModule):
     def describe_losses(self) -> str:
         """Returns a line about the losses and their modules, the miner with the losses that use it, and the weights."""
         model = self.cfg.MODEL
-        parts = {name: LOSS_REGISTRY.get(name) for name in model.LOSSES.NAME}
-        losses = ", ".join(f"{name} ({part.__module__})" for name, part in parts.items())
+        entries = map(LOSS_REGISTRY.entry, model.LOSSES.NAME)
+        losses = ", ".join(f"{entry.name} ({entry.source})" for entry in entries)
         miner = model.MINER.NAME or "none"
         mined = [term.name for term in self.loss_terms.terms if term.is_mined]
         if overrides_forward(model.META_ARCHITECTURE):
-            losses = f"those of {model.META_ARCHITECTURE}"
+            losses = f"those of {model.META_ARCHITECTURE} ({META_ARCH_REGISTRY.entry(model.META_ARCHITECTURE).source})"
         elif model.MINER.NAME and len(mined) < len(model.LOSSES.NAME):
             miner += f", used by {' and '.join(mined)}"
         weights = model.WEIGHTS or ("pretrained backbone" if model.BACKBONE.PRETRAIN else "random")

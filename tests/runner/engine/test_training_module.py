@@ -53,6 +53,17 @@ def test_ranks_get_another_group_only_for_metrics_that_a_gpu_has_no_room_for(
     assert asked == [(group, chosen)]
 
 
+def test_buffers_get_the_plain_layout_that_processes_can_broadcast(module):
+    values = torch.arange(48.0).view(1, 3, 4, 4)
+    module.model.register_buffer("last", values.to(memory_format=torch.channels_last))
+    module.model.register_buffer("expanded", torch.ones(1, 3, 1, 1).expand(1, 3, 8, 8))
+    module.model.register_buffer("indices", torch.eye(2).to_sparse())
+    module.setup("fit")
+    assert module.model.last.is_contiguous() and torch.equal(module.model.last, values)
+    assert module.model.expanded.is_contiguous() and module.model.indices.is_sparse
+    assert module.model.backbone[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
 def test_too_few_classes_are_one_message():
     with pytest.raises(UserError, match="NUM_CLASSES is 3, but the training set has 5 identities"):
         training_module._num_classes(3, SimpleNamespace(labels=np.arange(5)))  # type: ignore[arg-type]
