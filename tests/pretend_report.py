@@ -57,14 +57,19 @@ CASES = {
     "CITLoss(gamma=0.5)": Case(lambda: losses.CITLoss(gamma=0.5)),
     "TCMLoss": Case(losses.TCMLoss, large=34),
     "TCMLoss(divide_by='all')": Case(lambda: losses.TCMLoss(divide_by="all"), large=34),
-    "LoOp(TripletMarginLoss, mean)": Case(lambda: losses.LoOp(losses.TripletMarginLoss(reducer=MeanReducer()))),
-    "LoOp(TripletMarginLoss)": Case(lambda: losses.LoOp(losses.TripletMarginLoss()), (3, 2)),  # two in PML's reducer
-    "LoOp(MultiSimilarityLoss)": Case(
-        lambda: losses.LoOp(losses.MultiSimilarityLoss()), (2, 1), large=66
+    "LoOp(TripletMarginLoss, mean), arcs": Case(
+        lambda: losses.LoOp(losses.TripletMarginLoss(reducer=MeanReducer()), positives="arc")
+    ),
+    "LoOp(TripletMarginLoss), arcs": Case(
+        lambda: losses.LoOp(losses.TripletMarginLoss(), positives="arc"), (3, 2)
+    ),  # two in PML's reducer
+    "LoOp(MultiSimilarityLoss), arcs": Case(
+        lambda: losses.LoOp(losses.MultiSimilarityLoss(), positives="arc"), (2, 1), large=66
     ),  # one in PML's loss
+    "LoOp(MultiSimilarityLoss)": Case(lambda: losses.LoOp(losses.MultiSimilarityLoss()), (4, 3), large=66),
     "LoOp(pairing='all')": Case(
         lambda: losses.LoOp(losses.TripletMarginLoss(), pairing="all"), (4, 3)
-    ),  # three of PML's
+    ),  # three of PML's, as with all positives
     "DiscriminativeLoss": Case(lambda: losses.DiscriminativeLoss(CLASSES, SIZE, centroid_size=CLASSES)),
     "DiscriminativeLoss(kmeans)": Case(lambda: losses.DiscriminativeLoss(CLASSES, SIZE, centroids="kmeans")),
     "PairWeightingLoss": Case(losses.PairWeightingLoss),

@@ -61,7 +61,7 @@ def test_a_wrong_value_is_refused_as_by_the_constructor(name, argument):
         (losses.TCMRegularizer("NCALoss"), "margin_plus", 0.2, "margin_plus must not be below margin_minus"),
         (TCMLoss(), "distance", distances.LpDistance(), "TCMLoss needs cosines"),
         (losses.LoOp(PairWeightingLoss()), "distance", distances.LpDistance(), "PairWeightingLoss needs a similarity"),
-        (losses.LoOp("NCALoss", positives="all"), "loss", ArcFaceLoss(3, 8), "LoOp cannot wrap ArcFaceLoss"),
+        (losses.LoOp("NCALoss"), "loss", ArcFaceLoss(3, 8), "LoOp cannot wrap ArcFaceLoss"),
         (PairWeightingLoss(beta=3), "weighting", "triplet", "weighting 'triplet' accepts margin; got beta"),
         (TCMLoss(), "embedding_regularizer", regularizers.LpRegularizer, "got the class LpRegularizer. Create an obj"),
         (DiscriminativeLoss(3, 8), "reducer", reducers.MeanReducer, "got the class MeanReducer. Create an object"),

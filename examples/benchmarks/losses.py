@@ -85,10 +85,10 @@ class LinearCrossEntropy(torch.nn.Linear):
 
 
 def around(loss: torch.nn.Module, dim: int, per_class: int) -> Case:
-    """LoOp around a loss, and the loss alone."""
+    """LoOp around a loss, with the paper's positives, and the loss alone."""
     name = type(loss).__name__
-    alone, with_arcs = Method(embedding_step(loss)), Method(embedding_step(LoOp(loss)))
-    methods = {f"PML {name}": alone, f"LoOp({name})": with_arcs}
+    alone, with_arcs = Method(embedding_step(loss)), Method(embedding_step(LoOp(loss, positives="arc")))
+    methods = {f"PML {name}": alone, f"LoOp({name}), arcs": with_arcs}
     return Case(methods, f"PML {name}", ((128, dim, per_class),), (SMALL, dim, per_class))
 
 

@@ -17,13 +17,13 @@ from pml_ext.losses.loop_distance import check_loop_distance, loop_matrix
 
 
 class ArcPairReducer(MeanReducer):
-    r"""Sums triplet losses over the negative arcs and averages over the positive pairs; for LoOp(TripletMarginLoss).
+    r"""Sums triplet losses over the negative arcs and averages over the positive pairs; for LoOp.
 
     $$L = \frac{1}{|P|} \sum_{(i,j) ∈ P} \sum_A ℓ(i, j, A)$$
 
     P are the positive pairs, A runs over the negative arcs, ℓ is the triplet loss.
 
-    Use it without ref_emb: (i, j) and (j, i) count as one positive pair.
+    Use it with positives="arc" and without ref_emb: (i, j) and (j, i) count as one positive pair.
 
     Two arcs, through samples i, j and k, l, give four triplets with the same loss: i or j is the anchor, k or l the
     negative. They count once. A sample without a partner is an arc of length 0, in two triplets; it counts half as a
@@ -66,23 +66,22 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
             an arc of length 0. In PML's DistributedLossWrapper each rank's own samples come first, so the arcs are the
             same on all ranks if each rank has an even number of samples of every class. Otherwise use "all".
         geometry: "arc" for distances that normalise, "segment" (straight, in the space itself) for those that do not.
-        positives: "arc" uses only positive pairs that are joined by an arc. It drops a miner's other tuples, and warns
-            once with their number. "all" uses the same positives as without LoOp. None is "arc" without a miner's
-            indices_tuple and "all" with one. All are equal for two samples per class and for pairing="all". With
-            ref_emb no arc joins a positive pair, and all count.
+        positives: "all" uses the same positives as without LoOp, so that only the negatives change. "arc", the paper's
+            choice, uses only positive pairs that are joined by an arc. It drops a miner's other tuples, and warns once
+            with their number. Both are equal for two samples per class, for pairing="all", and with ref_emb.
     Attributes:
         distance, reducer, embedding_regularizer, embedding_reg_weight: those of the wrapped loss, also when set.
     Raises:
         TypeError: a loss with class weights, a loss that does not compare pairs, a loss that always uses all positives
-            (with positives="arc"), a distance without a LoOp form, or an unknown argument.
+            with positives="arc", a distance without a LoOp form, or an unknown argument.
         ValueError: no labels. An indices_tuple is not enough, because arcs join samples of a class.
         RuntimeError: second derivatives (a gradient penalty on the embeddings).
     Source: Vasudeva et al., "LoOp: Looking for Optimal Hard Negative Embeddings", ICCV 2021, algorithm 1; eq. 15 is
-        LoOp(TripletMarginLoss(reducer=ArcPairReducer())), eq. 16 LoOp(LiftedHingeLoss()).
-        Paper: consecutive pairs, an even number of samples per class; here: any number, `pairing="all"` and
-        `positives="all"`. Paper: algorithm 1 forms its tuples from the arcs, and mining for the multi-similarity loss
-        keeps its positives; here: the same without a miner, and all tuples of a miner. With four samples per class a
-        third of the positive pairs are arcs, as in 6 of 32 triplets of BatchHardMiner in one batch.
+        LoOp(TripletMarginLoss(reducer=ArcPairReducer()), positives="arc"), eq. 16 LoOp(LiftedHingeLoss(),
+        positives="arc"). Paper: consecutive pairs, an even number of samples per class; here: any number, and
+        `pairing="all"`. Paper: algorithm 1 forms its tuples from the arcs, a third of the positive pairs with four
+        samples per class, and mining for the multi-similarity loss keeps its positives; here: all positives, unless
+        positives="arc".
         Paper: with the multi-similarity loss only negative mining uses the arcs, as in LoOpMiner; here:
         LoOp(MultiSimilarityLoss()) also uses them for its weights.
 
@@ -99,19 +98,18 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
 
     def __init__(
         self, loss: BaseMetricLossFunction | str, *, pairing: Pairing = "consecutive",
-        geometry: Curve = "arc", positives: Literal["arc", "all"] | None = None,
+        geometry: Curve = "arc", positives: Literal["all", "arc"] = "all",
     ) -> None:  # fmt: skip
         check_choice(pairing, PAIRINGS, "pairing")
         check_choice(geometry, GEOMETRIES, "geometry")
-        if positives is not None:
-            check_choice(positives, ("arc", "all"), "positives")
+        check_choice(positives, ("all", "arc"), "positives")
         loss = loss_by_name(loss)
         around = f"put LoOp around that one: {type(loss).__name__}(LoOp(...))"
         nested = "the distances are replaced already" if isinstance(loss, LoOp) else around
         check_tuple_loss(loss, cannot="LoOp cannot wrap", nested=nested)
-        if facts_of(type(loss)).takes_all_positives and positives != "all" and pairing == "consecutive":
+        if facts_of(type(loss)).takes_all_positives and positives == "arc" and pairing == "consecutive":
             raise TypeError(
-                f"LoOp cannot wrap {type(loss).__name__} without positives='all': it uses all positives of a sample"
+                f"LoOp cannot wrap {type(loss).__name__} with positives='arc': it uses all positives of a sample"
             )
         check_loop_distance(loss.distance, geometry)
         super().__init__(distance=loss.distance)
@@ -133,8 +131,7 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
                 distance, embeddings, labels, ref_emb, ref_labels, pairing=self.pairing, geometry=self.geometry
             )
             positives, negatives = count_pairs(labels, ref_labels)
-            positives_of = self.positives or ("all" if is_mined else "arc")
-            is_tied = positives_of == "arc" and self.pairing == "consecutive" and ref_emb is None
+            is_tied = self.positives == "arc" and self.pairing == "consecutive" and ref_emb is None
             if is_tied and negatives and positives:
                 indices_tuple = self._tuples_on_arcs(labels, indices_tuple, is_negative)
             points = (embeddings, embeddings if ref_emb is None else ref_emb)

@@ -148,13 +148,13 @@ class LiftedHingeLoss(EmbeddingLoss):
 
     With ref_emb, j and n are in ref_emb, and the distances within it are computed in blocks.
 
-    Inside LoOp the minimum is the distance between the arc i–j and the nearest other arc; with ref_emb, only arcs
-    through i count.
+    Inside LoOp, of a pair that is an arc the minimum is the distance between this arc and the nearest other one; with
+    ref_emb, only arcs through i count.
 
     Args:
         margin: >= 0, in the measure of the distance.
         positives: "all" uses every pair of a class. "consecutive" uses the 1st and 2nd sample of a class, the 3rd and
-            4th, …, in batch order. LoOp selects these pairs itself.
+            4th, …, in batch order, as LoOp with positives="arc" does.
         **pml: distance (any; LpDistance, on normalised embeddings, is the default), reducer (MeanReducer, over the
             pairs), embedding_regularizer, embedding_reg_weight, collect_stats.
             An indices_tuple restricts the loss to its positive and negative pairs.

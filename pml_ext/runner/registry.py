@@ -268,7 +268,7 @@ NODE_DEFAULTS: dict[str, dict[str, Any]] = {
     "NPairsLoss": {"NORMALIZE": False, "REG_WEIGHT": 0.002},
     # TIGHTNESS: log both sides of the paper's Lemma 3.1, its ε and its κ
     "DiscriminativeLoss": {"CENTROID_SIZE": 0, "TIGHTNESS": False},
-    "LoOp": {"LOSS": "TripletMarginLoss", "POSITIVES": ""},  # "": "arc" without a miner, "all" with one
+    "LoOp": {"LOSS": "TripletMarginLoss"},
     # POWER 2: squared Euclidean distances, 1: plain ones
     "CentroidTripletLoss": {"POWER": 2, "REDUCER": "MeanReducer"},
     "PairWeightingLoss": {"MINING": 0.0},  # 0: none

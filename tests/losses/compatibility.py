@@ -150,8 +150,8 @@ WITH_WRAPPERS = {
     "DistributedLossWrapper": in_two_ranks,
     "… efficient": efficient,
     "LoOp": lambda make: run(LoOp(make())),
-    "LoOp, all positives": lambda make: run(LoOp(make(), positives="all")),
-    "LoOp, ref_emb": lambda make: with_reference(lambda: LoOp(make(), positives="all")),
+    "LoOp, arcs": lambda make: run(LoOp(make(), positives="arc")),
+    "LoOp, ref_emb": lambda make: with_reference(lambda: LoOp(make())),
     "TCMRegularizer": lambda make: run(TCMRegularizer(make())),
 }
 TABLES = {
@@ -197,7 +197,7 @@ AROUND_PML = {
     "alone": lambda make: run(make()),
     "indices_tuple": with_tuples(A, P, N),
     "LoOp": WITH_WRAPPERS["LoOp"],
-    "LoOp, all positives": WITH_WRAPPERS["LoOp, all positives"],
+    "LoOp, arcs": WITH_WRAPPERS["LoOp, arcs"],
     "LoOp, ref_emb": WITH_WRAPPERS["LoOp, ref_emb"],
     "TCMRegularizer": WITH_WRAPPERS["TCMRegularizer"],
     "pair_weights": weights,

@@ -16,8 +16,7 @@ from pml_ext.functional import WEIGHTINGS
 from tests.losses.test_contract import FACTORIES, NAMES, WITHOUT_REFERENCES
 
 LOSSES = {name: FACTORIES[name] for name in NAMES if name not in WITHOUT_REFERENCES}
-# In a memory LoOp uses all positives, because samples of earlier batches are on no arc of this one.
-LOSSES["LoOp"] = partial(losses.LoOp, TripletMarginLoss(), positives="all")
+LOSSES["LoOp"] = partial(losses.LoOp, TripletMarginLoss())
 LOSSES |= {
     "CentroidTripletLoss, all": partial(losses.CentroidTripletLoss, negatives="all", swap=True),
     "CITLoss, gamma=1": losses.CITLoss,
@@ -25,7 +24,7 @@ LOSSES |= {
     "LiftedHingeLoss, cosine": partial(losses.LiftedHingeLoss, distance=CosineSimilarity()),
     "LiftedHingeLoss, not normalised": partial(losses.LiftedHingeLoss, distance=LpDistance(normalize_embeddings=False)),
     "LoOp of all pairs": partial(losses.LoOp, pml_losses.MultiSimilarityLoss(), pairing="all"),
-    "LoOp of TCM": partial(losses.LoOp, losses.TCMLoss(margin_plus=1.0), positives="all"),
+    "LoOp of TCM": partial(losses.LoOp, losses.TCMLoss(margin_plus=1.0)),
     "TCMLoss, divided by all": partial(losses.TCMLoss, divide_by="all"),
     "TCMLoss, no indicator": partial(losses.TCMLoss, indicator=False),
     "TCMLoss, margin_plus=1": partial(losses.TCMLoss, margin_plus=1.0),

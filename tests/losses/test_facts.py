@@ -19,8 +19,8 @@ class OtherAP(SmoothAPLoss):
 
 def test_subclasses_inherit_the_facts():
     assert facts_of(OtherTriplets) is facts_of(TripletMarginLoss)
-    with pytest.raises(TypeError, match="OtherAP without positives='all': it uses all positives of a sample"):
-        LoOp(OtherAP())
+    with pytest.raises(TypeError, match="OtherAP with positives='arc': it uses all positives of a sample"):
+        LoOp(OtherAP(), positives="arc")
 
 
 def test_other_losses_have_the_defaults():

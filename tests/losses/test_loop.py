@@ -84,11 +84,11 @@ def test_triplet_equals_equation_15(dtype, tolerance):
     x, labels = torch.randn(len(EVEN), 4, dtype=dtype), torch.tensor(EVEN)
     inner = losses.TripletMarginLoss(margin=0.2, reducer=ArcPairReducer())
     expected = equation_15(x.double(), EVEN, 0.2)
-    assert LoOp(inner)(x, labels).item() == approx(expected, abs=tolerance)
-    assert LoOp(inner, positives="all")(x, labels).item() != approx(expected, abs=1e-3)
+    assert LoOp(inner, positives="arc")(x, labels).item() == approx(expected, abs=tolerance)
+    assert LoOp(inner)(x, labels).item() != approx(expected, abs=1e-3)
     mean = losses.TripletMarginLoss(margin=0.2, reducer=reducers.MeanReducer())
     arcs_of_other_classes = 4
-    assert LoOp(mean)(x, labels).item() == approx(expected / arcs_of_other_classes, abs=tolerance)
+    assert LoOp(mean, positives="arc")(x, labels).item() == approx(expected / arcs_of_other_classes, abs=tolerance)
 
 
 def test_a_left_over_negative_counts_half_in_equation_15():
@@ -102,8 +102,8 @@ def test_a_left_over_negative_counts_half_in_equation_15():
 def test_lifted_structure_equals_equation_16():
     x, labels = torch.randn(len(EVEN), 4, dtype=torch.float64), torch.tensor(EVEN)
     expected = equation_16(x, EVEN, 0.7)
-    assert LoOp(LiftedHingeLoss(margin=0.7))(x, labels).item() == approx(expected, abs=1e-6)
-    either = LoOp(LiftedHingeLoss(margin=0.7, positives="consecutive"), positives="all")
+    assert LoOp(LiftedHingeLoss(margin=0.7), positives="arc")(x, labels).item() == approx(expected, abs=1e-6)
+    either = LoOp(LiftedHingeLoss(margin=0.7, positives="consecutive"))
     assert either(x, labels).item() == approx(expected, abs=1e-6)
 
 
@@ -137,7 +137,7 @@ def test_every_tuple_loss_computes_from_the_oracle_matrix(name):
     matrix = 1 - matrix**2 / 2 if loss.distance.is_inverted else matrix**loss.distance.power
     expected = injected_by_hand(loss, matrix)(x, torch.tensor(labels))
     x.requires_grad_()
-    value = LoOp(loss, pairing=pairing, positives="all")(x, torch.tensor(labels))
+    value = LoOp(loss, pairing=pairing)(x, torch.tensor(labels))
     value.backward()
     assert value.item() == approx(expected.item(), rel=1e-4, abs=1e-5)
     assert value.item() != approx(loss(x, torch.tensor(labels)).item(), rel=1e-6)
@@ -156,7 +156,7 @@ def test_only_the_positives_on_arcs_count(name):
     loss = {**SERVED, **OURS}[name]()
     seen = []
     handle = loss.distance.register_forward_hook(lambda module, given, matrix: (seen.append(matrix), matrix)[1])
-    value = LoOp(loss)(x, labels)
+    value = LoOp(loss, positives="arc")(x, labels)
     by_entry = torch.stack(torch.autograd.grad(value, seen, retain_graph=True)).sum(0)
     handle.remove()
     is_positive = (labels[:, None] == labels).fill_diagonal_(False)
@@ -168,9 +168,8 @@ def test_only_the_positives_on_arcs_count(name):
 
 def test_a_number_of_triplets_for_each_anchor_is_kept():
     x, labels = torch.randn(12, 5), torch.arange(12) // 4
-    kinds = LoOp(losses.TripletMarginLoss(margin=9, triplets_per_anchor=3, reducer=reducers.DoNothingReducer()))(
-        x, labels
-    )["loss"]
+    inner = losses.TripletMarginLoss(margin=9, triplets_per_anchor=3, reducer=reducers.DoNothingReducer())
+    kinds = LoOp(inner, positives="arc")(x, labels)["loss"]
     a, p, n = kinds["indices"]
     assert a.bincount().tolist() == [3] * 12
     assert (p == a ^ 1).all() and (labels[n] != labels[a]).all()
@@ -197,7 +196,8 @@ def test_segments_of_unnormalised_embeddings():
     on_arcs = partners(LABELS, "consecutive")
     d = loop_distances(3 * x, LABELS, 3 * x, LABELS, "consecutive", "segment")
     expected = mean_above_zero(d, 9, on_arcs)
-    value = LoOp(losses.TripletMarginLoss(margin=9, distance=distance), geometry="segment")(3 * x, labels)
+    inner = losses.TripletMarginLoss(margin=9, distance=distance)
+    value = LoOp(inner, geometry="segment", positives="arc")(3 * x, labels)
     assert value.item() == approx(expected, abs=1e-6)
 
 
@@ -224,7 +224,7 @@ def test_indices_tuple_is_handed_on():
     on_arcs = [t for t in triplets if t[1] in partners(LABELS, "consecutive")[t[0]]]
     assert 0 < len(on_arcs) < len(triplets)
     used = f"used {len(on_arcs)} of {len(triplets)} triplets of the indices_tuple"
-    for positives, kept in ((None, triplets), ("all", triplets), ("arc", on_arcs)):
+    for positives, kept in (("all", triplets), ("arc", on_arcs)):
         expected = [max(0, d[i][j] - d[i][k] + 5) for i, j, k in kept]
         loss = LoOp(losses.TripletMarginLoss(margin=5), positives=positives)
         warned = pytest.warns(UserWarning, match=used) if positives == "arc" else contextlib.nullcontext()
@@ -296,7 +296,7 @@ REFUSED = [
     (torch.nn.TripletMarginLoss(), {}, r"a loss of pml_ext.losses.*got torch\.nn\.modules\.loss\.TripletMarginLoss$"),
     (losses.TripletMarginLoss(), {"pairing": "best"}, "pairing must be one of 'consecutive', 'all'; got 'best'"),
     (losses.TripletMarginLoss(), {"geometry": "line"}, "geometry must be one of 'arc', 'segment'; got 'line'"),
-    (losses.TripletMarginLoss(), {"positives": "one"}, "positives must be one of 'arc', 'all'; got 'one'"),
+    (losses.TripletMarginLoss(), {"positives": "one"}, "positives must be one of 'all', 'arc'; got 'one'"),
 ]
 
 

@@ -193,7 +193,7 @@ def _discriminative(options: Options, build: Build) -> Options:
 def _loop(options: Options, build: Build) -> Options:
     # Segments lie in the space itself, so the loss in LoOp measures there.
     measure = {"distance": LpDistance(normalize_embeddings=False)} if options["geometry"] == "segment" else {}
-    return {**options, "positives": options["positives"] or None, "loss": build(options["loss"], **measure)}
+    return {**options, "loss": build(options["loss"], **measure)}
 
 
 def _n_pairs(options: Options, build: Build) -> Options:
