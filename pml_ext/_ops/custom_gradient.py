@@ -36,9 +36,12 @@ def inverse_norms(x: Tensor) -> Tensor:
     return _norms(x).reciprocal_()
 
 
+_SHORTEST = 1e-12  # F.normalize's default eps
+
+
 def _norms(x: Tensor) -> Tensor:
     norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return norms.clamp_min(1e-12)  # F.normalize's default eps
+    return norms.clamp_min(_SHORTEST)
 
 
 def through_sphere_(grad: Tensor, unit: Tensor, factor: Tensor) -> Tensor:
@@ -109,10 +112,10 @@ def _unit_and_norms(x: Tensor, *, needs_gradient: bool) -> tuple[Tensor, Tensor,
 
 
 def _gradient_through_norm(by_unit: Tensor, saved: tuple[Tensor, ...], x: Tensor) -> Tensor:
-    """Returns (g − u (g·u)) / ‖x‖ for the gradient g by the unit vectors u, in two passes."""
+    """Returns (g − u (g·u)) / ‖x‖ for the gradient g by the unit vectors u, in two passes; 0 for a row of zeros."""
     unit, norms = saved
     along = (by_unit * unit).sum(-1, keepdim=True)
-    return torch.addcmul(by_unit, unit, along, value=-1) / norms
+    return torch.addcmul(by_unit, unit, along, value=-1) / norms.masked_fill(norms <= _SHORTEST, torch.inf)
 
 
 to_sphere = CustomGradient(_unit_and_norms, lambda x: x / _norms(x), _gradient_through_norm)

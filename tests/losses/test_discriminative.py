@@ -126,3 +126,15 @@ def test_errors_of_the_call():
     ):
         with pytest.raises(ValueError, match=message):
             loss(*given)
+
+
+@pytest.mark.parametrize("options", [{}, {"centroids": "simplex"}, {"centroid_size": 5, "centroids": "kmeans"}])
+def test_a_row_of_zeros_has_no_gradient(options):
+    torch.manual_seed(0)
+    x = torch.randn(6, 3)
+    x[2], x[3] = 0, 1e-20
+    x.requires_grad_()
+    loss = DiscriminativeLoss(3, 3, **options)
+    loss(x, torch.arange(6) % 3).backward()
+    lengths = x.grad.norm(dim=1)
+    assert lengths[2:4].max() < 1 and (lengths[[0, 1, 4, 5]] > 1e-3).all() and lengths.isfinite().all()

@@ -246,11 +246,13 @@ class OneHotTerms:
     def factors(self, roots: Tensor, inverses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns factors of the gradient by x: by_others / sqrt(n − x_m), by_target for the target; minus along · x_m.
 
+        They are 0 for a row of zeros, which has no direction.
         The gradient by u = x/n is share/‖u − e_m‖ and −1/‖u − e_y‖, plus a multiple of u that the projection removes.
         """
-        by_others = self.share / (2 * self.norm).sqrt()
+        has_direction = self.norm > _SHORTEST
+        by_others = torch.where(has_direction, self.share / (2 * self.norm).sqrt(), 0)
         # A sample on a centroid gets no gradient from it.
-        by_target = torch.where(self.distance > 0, -1 / (self.norm * self.distance), 0)
+        by_target = torch.where(has_direction & (self.distance > 0), -1 / (self.norm * self.distance), 0)
         # Σ x_m / sqrt(n − x_m) from the two sums, as x_m = n − (n − x_m).
         along = (by_others * (self.longer * inverses - roots) + by_target * self.target) / self.norm.square()
         return by_others, by_target, along
