@@ -17,7 +17,8 @@ from pml_ext.functional.verification.intervals import half_widths
 NEEDED = 10  # minimum number of scores at or above the threshold
 _PARTS = 20  # parts of the identities, each left out once
 _NODES = np.linspace(-8, 8, 241)  # quadrature nodes of a standard normal variable
-_WEIGHTS = np.exp(-(_NODES**2) / 2) / 15 / math.sqrt(2 * math.pi)  # 15 nodes a unit
+_WEIGHTS = np.exp(-(_NODES**2) / 2)
+_WEIGHTS /= _WEIGHTS.sum()
 # Of the logarithm of the shape and of the logit of the rate. With the largest shape the rates of probes differ by 3 %;
 # beyond it, differences of logarithms of beta functions have no correct digits.
 _BOUNDS = [(-20, 7), *2 * [(-40, 40)]]
@@ -117,7 +118,7 @@ def extrapolated_threshold(high: HighScores, enrolled: int, fpir: float, confide
             return float(_rate(_log_rates(_counts(high, threshold, everyone), enrolled).mean())) <= fpir
         return extrapolated_rate(high, threshold, enrolled, confidence=2 * confidence - 1).high <= fpir
 
-    reached = high.value.sort(descending=True).values[NEEDED - 1 :].unique().tolist()  # ascending
+    reached = high.value.sort().values[: 1 - NEEDED].unique().tolist()  # ascending
     place = bisect_left(reached, True, key=is_low_enough)
     return reached[place] if place < len(reached) else None
 
@@ -153,7 +154,7 @@ def _counts(high: HighScores, threshold: float, kept: Tensor) -> _Counts:
     """Count the matches at a threshold; kept: (M,) mask of identities."""
     above = reported(high, threshold) & kept[high.identity]
     number = torch.bincount(high.probe[above], minlength=len(high.label))[kept[high.label]]
-    hits, times = (of.double().numpy() for of in torch.unique(number, return_counts=True))
+    hits, times = np.unique(number.numpy(), return_counts=True)
     return _Counts(hits, times, int(kept.sum()) - 1 - hits)
 
 
@@ -189,22 +190,25 @@ def _logit_normal_likelihood(point: Sequence[float], hits: Array, misses: Array)
     from scipy.special import log_expit
 
     logits = point[1] + math.exp(point[0]) * _NODES
-    each = np.multiply.outer(hits, log_expit(logits)) + np.multiply.outer(misses, log_expit(-logits))
-    top = each.max(axis=-1, keepdims=True)
-    return np.log(np.exp(each - top) @ _WEIGHTS) + top[..., 0]
+    each = log_expit([logits, -logits]).T @ np.array([hits, misses])  # a row for each node
+    top = each.max(0)
+    return np.log(_WEIGHTS @ np.exp(each - top)) + top
 
 
 def _fit(model: Model, probes: _Counts, *matched: float) -> Any:
     """Returns scipy's result of a maximum likelihood fit; matched: first logarithm of the share of such probes."""
     from scipy.optimize import minimize
 
-    def loss(point: np.ndarray) -> float:
-        return -float(probes.times @ model(point, probes.hits, probes.misses))
-
     mean = math.log(probes.hits @ probes.times / (probes.misses @ probes.times + 1e-9))
     start = [0.0, mean - sum(matched), *matched]
-    bounds = _BOUNDS[: len(start)]
-    return minimize(loss, start, method="Nelder-Mead", bounds=bounds, tol=1e-5, options={"maxiter": 2000})
+    return minimize(
+        lambda point: -probes.times @ model(point, probes.hits, probes.misses),
+        start,
+        method="Nelder-Mead",
+        bounds=_BOUNDS[: len(start)],
+        tol=1e-5,
+        options={"maxiter": 2000},
+    )
 
 
 def _log_rate(model: Model, point: Sequence[float], enrolled: int) -> float:
