@@ -51,6 +51,10 @@ LOSS_AND_TUPLES = Part("loss, with its own tuples", ("term 1 loss", "term 1 pair
 ADDED_LOSS = Part("loss of the added term", ("term 2 loss",))
 NEGATIVES = Part("negative distances", ("term 1 negatives",))
 NEGATIVES_OF_MS = Part("negative distances of the miner, and its ε", ("term 1 negatives", "term 1 miner.epsilon"))
+SWAP = Part("negative distances, and positives without an arc", ("term 1 negatives", "term 1 pairs"))
+# PairWeightingLoss with MS's weights has the gradient of MultiSimilarityLoss without a miner.
+SWAP_OF_MS = Part(SWAP.name, (*SWAP.keys, "term 1 loss"))
+MINER_OF_MS = Part("miner", ("term 1 miner", "term 1 loss"))
 WEIGHTING = Part("weighting", tuple(f"term 1 loss.{key}" for key in ("weighting", "alpha", "beta", "base", "mining")))
 TCM_BASES = ("smoothap", "recall", "triplet", "ms", "proxy_nca", "arcface", "id")
 CLASSIFIERS = ("proxy_nca", "arcface", "id")
@@ -151,11 +155,43 @@ NEXT_TO = ("triplet", "contrastive", "tcm", "cit")
 # Stated settings, not tuned: CIT's weight and γ; TCM's weight, or its gradient's norm over the base's.
 CIT_CELLS = tuple(f"{scale:g},{gamma}" for scale, gamma in CIT_GRID)
 TCM_WEIGHTS = ("weight 1.0", "ratio 0.5")
+MS = "gpw@weighting"
+
+
+class Swap(NamedTuple):
+    """LoOp in place of a loss: the loss of PML alone, with all its tuples, and inside LoOp.
+
+    positives: of LoOp; "" with two images of a class, where both choices are equal.
+    """
+
+    loss: str
+    images: int
+    positives: str
+    comparison: Comparison
+
+    @property
+    def name(self) -> str:
+        return f"LoOp({self.loss}), {self.images} images, {self.positives}".removesuffix(", ")
+
+
+SWAPS = (
+    Swap("TripletMarginLoss", 4, "all", Comparison("triplet", "loop_triplet@all", NEGATIVES, ALL)),
+    Swap("TripletMarginLoss", 4, "arc", Comparison("triplet", "loop_triplet", SWAP, ALL)),
+    Swap("TripletMarginLoss", 2, "", Comparison("triplet_consecutive@2", "loop_triplet@2", NEGATIVES, ALL)),
+    Swap("MultiSimilarityLoss", 4, "all", Comparison(MS, "loop_multi_similarity@all", SWAP_OF_MS, ALL)),
+    Swap("MultiSimilarityLoss", 4, "arc", Comparison(MS, "loop_multi_similarity", SWAP_OF_MS, ALL)),
+    Swap("MultiSimilarityLoss", 2, "", Comparison("multi_similarity@2", "loop_multi_similarity@2", NEGATIVES, ALL)),
+    Swap("NTXentLoss", 4, "all", Comparison("nt_xent", "loop_n_pair@all", NEGATIVES, ALL)),
+    Swap("NTXentLoss", 4, "arc", Comparison("nt_xent", "loop_n_pair", SWAP, ALL)),
+    Swap("NTXentLoss", 2, "", Comparison("n_pair@2", "loop_n_pair@2", NEGATIVES, ALL)),
+)
 AVERAGES = {
     "TCM": _with_term(CLASSIFIERS, "tcm@added", (("opis", LOWER),)),
     "CIT": _over_bases(("triplet@0.05",), "cit@1.0", LOSS, (("map_at_r", HIGHER),)),
     "LoOp": _with_loop(LOOP_BASES, (("map_at_r", HIGHER),)),
     "LoOp, two images": _with_loop(LOOP_BASES_OF_TWO, (("map_at_r", HIGHER),)),
+    **{swap.name: (swap.comparison,) for swap in SWAPS},
+    "miner of MS": (Comparison(MS, "ms", MINER_OF_MS, ALL),),
     "Discriminative": _over_bases(("softmax",), "discriminative@one_hot", LOSS, (("map_at_r", HIGHER),)),
     **{f"id + {term}": _with_term(("id",), term, ALL) for term in NEXT_TO},
     **{f"cit@{cell}": _with_term(("softmax",), f"cit@{cell}", ALL) for cell in CIT_CELLS},

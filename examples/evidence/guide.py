@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from claims import AVERAGES, CIT_CELLS, TCM_WEIGHTS, Comparison
+from claims import AVERAGES, CIT_CELLS, MS, SWAPS, TCM_WEIGHTS, Comparison
 from rows import SCALES
 from statistics_of_pairs import HEADINGS, HOLDS, MEASURES, REVERSED, Difference, Spread, sum_of
 from tested import Judged, Tested, Verdicts
@@ -17,8 +17,8 @@ from pml_ext._shared.files import write_atomically
 WHOLE_NETWORKS = Path(__file__).parent / "results" / "whole_networks.csv"
 # method -> its name in the table of losses
 NAMES = {
+    MS: "MultiSimilarity, or PairWeighting with its weights",
     "ms": "MultiSimilarity with its miner",
-    "gpw@weighting": "PairWeighting with its weights",
     "circle": "Circle",
     "smoothap": "SmoothAP",
     "tcm": "TCM",
@@ -51,16 +51,16 @@ PAGE = """# Which loss
 
 |you have|use|measured|
 |---|---|---|
-|no loss yet|PML's `MultiSimilarityLoss` with `MultiSimilarityMiner`, or `TripletMarginLoss()`|OPIS {opis[ms]} and \
-{opis[triplet@0.05]}, mAP@R {accuracy[ms]} and {accuracy[triplet@0.05]}|
+|no loss yet|PML's `MultiSimilarityLoss`, or `TripletMarginLoss()`|OPIS {opis[gpw@weighting]} and \
+{opis[triplet@0.05]}, mAP@R {accuracy[gpw@weighting]} and {accuracy[triplet@0.05]}; with `MultiSimilarityMiner` mAP@R \
+{miner[map_at_r]}, OPIS {miner[opis]}|
 |any loss, one threshold|[`CohortNormalization`](../guides/NORMALISED_SCORES.md); cohort: training samples and other \
 identities|{normalised}|
 |an identity loss|PML's `TripletMarginLoss`, its `ContrastiveLoss` on cosines, or `TCMLoss` next to it, \
 tuned|[below](#next-to-an-identity-loss)|
 |ArcFace, ProxyNCA or normalised softmax, tuned|`TCMRegularizer(loss)`, margins tuned|OPIS {TCM[opis]}, yet \
 {with_tcm[0]} to {with_tcm[1]}: above the first row|
-|a tuple loss|that loss; `LoOp(loss)` on the same tuples changed nothing decidedly|mAP@R {LoOp[map_at_r]}; with two \
-images of a class {loop_of_two[map_at_r]}|
+|a tuple loss|that loss|`LoOp` in its place: [below](#loop-in-place-of-a-loss)|
 |class centroids that must not move|`DiscriminativeLoss`, which learns a projection to them|mAP@R \
 {Discriminative[map_at_r]} against a cross-entropy; cost linear in the batch|
 |your own pair weights|`PairWeightingLoss`|with MultiSimilarity's weights OPIS {opis[gpw@weighting]}, mAP@R \
@@ -103,6 +103,17 @@ The base is a cross-entropy of a linear layer, with its own tuned rates. The ter
 
 A ratio is the norm of TCM's gradient on the embeddings of the first batch over the base's. With margins 0.9 and 0.5, \
 the defaults. [How to set λ by it](../guides/LOSSES.md#see-whether-every-term-of-a-sum-acts).
+
+## LoOp in place of a loss
+
+The loss alone, with all its tuples, against the loss in LoOp, both tuned. With `positives="all"`, the default, only \
+the distances of negatives change; with `"arc"`, the paper's choice, positive pairs without an arc are left out, too. \
+With two images of a class the two are equal.
+
+{swaps}
+
+Against the same loss on LoOp's own tuples, of five losses: mAP@R {LoOp[map_at_r]}; with two images of a class \
+{loop_of_two[map_at_r]}.
 
 ## All losses
 
@@ -202,8 +213,20 @@ def _page(numbers: Mapping[str, Any], sets: Sequence[str]) -> str:
         strength_sets=", ".join(numbers["strength"]["sets"]),
         loop_of_two={measure: _change(of_two, measure) for measure in of_two},
         strength=_changes(numbers["strength"]["alone"], _strengths(averages)),
+        miner={measure: _change(averages["miner of MS"], measure) for measure in averages["miner of MS"]},
+        swaps=_swaps(averages),
         **changes,
     )
+
+
+def _swaps(averages: Mapping[str, Any]) -> str:
+    """The changes by LoOp that were measured."""
+    lines = [["loss", "images of a class", "positives", *HEADINGS.values()], ["---"] * (3 + len(HEADINGS))]
+    for swap in SWAPS:
+        if swap.name in averages:
+            changes = [_change(averages[swap.name], measure) for measure in HEADINGS]
+            lines.append([f"`{swap.loss}`", str(swap.images), swap.positives, *changes])
+    return "\n".join(f"|{'|'.join(line)}|" for line in lines)
 
 
 def _strengths(averages: Mapping[str, Any]) -> dict[str, Any]:

@@ -220,8 +220,8 @@ def _all() -> Iterator[Method]:
         "loop_n_pair",
     ):  # the positives that the loss has without LoOp
         yield _method(f"{name}@all", {f"{name}.positives": "all"})
-    for name in ("multi_similarity", "loop_multi_similarity"):
-        yield _method(f"{name}@2", {"per_class": 2})
+    yield _method("multi_similarity@2", {"per_class": 2})
+    yield _method("loop_multi_similarity@2", {"per_class": 2, "loop_multi_similarity.positives": "all"})
 
     # CIT with and without an ID loss; γ; other losses with untuned margins
     yield _method("id + triplet", triplet__weight=_ADDED)

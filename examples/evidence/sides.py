@@ -50,7 +50,7 @@ def _parts(name: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for part, value in _of_term(built):
             yield f"{at} {part}", value
         for key, value in settings.items():
-            if key.startswith(f"{term}.") and not key.endswith((".weight", ".ratio")):
+            if key.startswith(f"{term}.") and not key.endswith((".weight", ".ratio", ".positives")):
                 of = "miner" if key.endswith(".epsilon") else "loss"
                 yield f"{at} {of}.{key.removeprefix(f'{term}.')}", str(value)
         if number == 1 and "own_rate" in settings:
@@ -66,7 +66,8 @@ def _of_term(term: nn.Module) -> Iterator[tuple[str, str]]:
     if isinstance(miner, ConsecutivePairs | ConsecutivePairsWithNegatives):
         miner, pairs = None, CONSECUTIVE
     if isinstance(loss, LoOp):
-        loss, pairs, negatives = loss.loss, CONSECUTIVE, ARCS
+        pairs, negatives = CONSECUTIVE if loss.positives == "arc" else EVERY, ARCS
+        loss = loss.loss
     if getattr(loss, "positives", None) == "consecutive":
         pairs = CONSECUTIVE
     if any(len(parameter) for parameter in loss.parameters()):

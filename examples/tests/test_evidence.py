@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pytorch_metric_learning import losses as pml_losses
 
 FOLDER = Path(__file__).parents[2] / "examples" / "evidence"
 
@@ -244,6 +245,7 @@ def test_the_page_names_both_sides_of_each_claim():
 
 def test_both_sides_of_loops_claims_have_the_same_tuples():
     """Where both ends of each arc are one point, LoOp changes nothing: a side with other tuples has another value."""
+    from claims import NEGATIVES, NEGATIVES_OF_MS
     from methods import METHODS
     from terms import Sizes, of_method
 
@@ -252,7 +254,8 @@ def test_both_sides_of_loops_claims_have_the_same_tuples():
     points = (0.4 * torch.randn(6, 8, generator=generator))[labels] + torch.randn(24, 8, generator=generator)
     points[1::2] = points[::2]
     points = points.double()  # LoOp takes distances from cosines: at 0 they are exact to the root of the precision
-    loop = [pair for pair in comparisons() if pair[1].startswith("loop_")]
+    compared = [(pair, comparison.part) for pair, comparison in comparisons().items() if pair[1].startswith("loop_")]
+    loop = [pair for pair, part in compared if part in (NEGATIVES, NEGATIVES_OF_MS)]
     assert {base for base, _ in loop} >= {"triplet_consecutive", "hphn", "lifted", "ms", "n_pair", "ms@2", "n_pair@2"}
     for base, method in loop:
         settings = METHODS[method].trials()[0]
@@ -260,12 +263,38 @@ def test_both_sides_of_loops_claims_have_the_same_tuples():
         if f"{term}.margin" in settings:
             settings[f"{term}.margin"] = 1.5  # so that pairs of one point still have a loss
         own = {key.replace(f"{term}.", f"{of_base}."): value for key, value in settings.items()}
+        own.pop(f"{of_base}.positives", None)  # LoOp's
         values = []
         for name, of_name in ((method, settings), (base, own)):
             torch.manual_seed(0)
             values.append(of_method(name, of_name, Sizes(6, 8, 0))(points, labels).item())
         assert values[0] == pytest.approx(values[1], rel=1e-4), (base, method)
         assert values[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("method", "loss", "images"),
+    [
+        ("gpw@weighting", pml_losses.MultiSimilarityLoss(alpha=2.0, beta=40.0, base=0.5), 4),
+        ("triplet_consecutive@2", pml_losses.TripletMarginLoss(margin=0.1), 2),
+        ("n_pair@2", pml_losses.NTXentLoss(temperature=0.1), 2),
+    ],
+)
+def test_bases_of_swaps_have_the_gradient_of_the_loss_alone(method, loss, images):
+    from methods import METHODS
+    from terms import Sizes, of_method
+
+    torch.manual_seed(0)
+    points, labels = torch.randn(24, 8, dtype=torch.float64, requires_grad=True), torch.arange(24) // images
+    stated = {"gpw.beta": 40.0, "gpw.base": 0.5, "triplet_consecutive.margin": 0.1, "n_pair.temperature": 0.1}
+    settings = METHODS[method].trials()[0]
+    settings |= {key: value for key, value in stated.items() if key in settings}
+    gradients = [
+        torch.autograd.grad(value, points)[0]
+        for value in (of_method(method, settings, Sizes(6, 8, 0))(points, labels), loss(points, labels))
+    ]
+    assert gradients[0].abs().sum() > 0
+    assert torch.allclose(*gradients, rtol=1e-5)
 
 
 def test_normalised_scores_are_measured_like_opis_and_tar():
