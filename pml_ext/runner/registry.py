@@ -197,6 +197,10 @@ class Registry:
         """Returns the part of a name; UserError with the closest names if there is none."""
         return self.entry(name).part
 
+    def users_parts(self) -> list[Entry]:
+        """Returns the entries of parts of other packages that are registered so far."""
+        return [entry for entry in self._entries.values() if not entry.is_ours]
+
     def __contains__(self, name: object) -> bool:
         self._load()
         return name in self._entries or _of_library(str(name)) in self._entries
@@ -351,7 +355,7 @@ def naming_parts() -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # a user's part may raise anything
-        entries = [entry for registry in _ALL for entry in registry._entries.values() if not entry.is_ours]
+        entries = [entry for registry in _ALL for entry in registry.users_parts()]
         modules = [*_imported, *[entry.module for entry in entries]]
         packages = {name.partition(".")[0] for name in modules}
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
@@ -477,7 +481,7 @@ def unused_parts(cfg: CN) -> list[str]:
     plug_ins = {name.partition(".")[0].partition(":")[0] for name in _installed}
     lines = []
     for registry, names in ((CALLBACK_REGISTRY, cfg.CALLBACKS), (EVALUATOR_REGISTRY, (cfg.TEST.EVALUATOR,))):
-        for entry in map(registry.entry, registry):
+        for entry in registry.users_parts():
             if entry.name not in names and entry.module.partition(".")[0] not in plug_ins:
                 lines.append(f"{entry.name} of {entry.module} is not used: name it in {registry.key}")
     return lines

@@ -9,7 +9,7 @@ from torch import nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._shared.errors import UserError
-from pml_ext.runner import Baseline, build_backbone, load_config
+from pml_ext.runner import Baseline, EmbeddingHead, build_backbone, load_config
 from pml_ext.runner.checks.check import check_files, problems
 from pml_ext.runner.config.network_keys import load_for_embedding, shaping
 from pml_ext.runner.modeling.interfaces import with_feature_size
@@ -146,6 +146,33 @@ def test_keys_of_users_samplers_schedules_transforms_and_evaluators_have_the_use
     keys += ["INPUT.CROP.ENABLED", True, "INPUT.CROP.SIZE", [8], "INPUT.CROP.SCALE", "0.25", "INPUT.REA.ENABLED", True]
     cfg = load_config("Digits/sap_tcm.yml", ["MODEL.DEVICE", "cpu", *keys])
     assert problems(cfg) == [] and cfg.INPUT.CROP.SCALE == 0.25
+
+
+def test_old_names_of_layers_are_those_of_a_users_head_unless_it_is_built_on_ours(folder):
+    @REID_HEADS_REGISTRY.register()
+    class Old(nn.Module):
+        def __init__(self, cfg):
+            super().__init__()
+
+    @REID_HEADS_REGISTRY.register()
+    class OnOurs(EmbeddingHead):
+        pass
+
+    (folder / "old.yml").write_text("INPUT: {DO_PAD: True}\nMODEL: {HEADS: {POOL_LAYER: avgpool, CLS_LAYER: linear}}")
+    heads = {name: load_config("old.yml", ["MODEL.HEADS.NAME", name]).MODEL.HEADS for name in ("Old", "OnOurs")}
+    assert (heads["Old"].POOL_LAYER, heads["Old"].CLS_LAYER) == ("avgpool", "linear")
+    assert (heads["OnOurs"].POOL_LAYER, heads["OnOurs"].CLS_LAYER) == ("GlobalAvgPool", "Linear")
+
+
+def test_a_key_in_the_place_of_a_transforms_node_is_named(folder):
+    CONFIG_REGISTRY.register()(lambda cfg: setattr(cfg.INPUT, "RSE", False))
+
+    @TRANSFORM_REGISTRY.register(node="RSE")
+    def erase_stripe(image):
+        return image
+
+    [line] = problems(load_config("Digits/sap_tcm.yml", ["MODEL.DEVICE", "cpu"]))
+    assert line == f"INPUT.RSE is already a key: register RSE of {__name__} with another node"
 
 
 def test_keys_of_a_users_part_may_have_other_types(folder):

@@ -120,9 +120,8 @@ def _errors_of_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
         return None
 
     for entry in map(TRANSFORM_REGISTRY.entry, TRANSFORM_REGISTRY):
-        if cfg.INPUT.get(entry.node, {}).get("ENABLED"):
-            read = f"INPUT.{entry.node}", "INPUT.SIZE", "INPUT.INTERPOLATION"
-            attempt(partial(require_image, cfg.INPUT, entry, len(model.PIXEL_MEAN)), *read)
+        read = f"INPUT.{entry.node}", "INPUT.SIZE", "INPUT.INTERPOLATION"
+        attempt(partial(require_image, cfg.INPUT, entry, len(model.PIXEL_MEAN)), *read)
     attempt(lambda: require_callable(cfg.DATALOADER), "DATALOADER.SAMPLER_TRAIN")
     classes = model.HEADS.NUM_CLASSES
     network, sizes = attempt(partial(_of_classes, partial(_network, cfg), classes), *_SHAPING) or (None, _guess(cfg))

@@ -186,8 +186,8 @@ def _package_defaults() -> CN:
     cfg = CN(_DEFAULTS)
     cfg.MODEL.LOSSES.update(_nodes(LOSS_REGISTRY))
     cfg.MODEL.MINER.update(_nodes(MINER_REGISTRY))
-    for entry in map(TRANSFORM_REGISTRY.entry, TRANSFORM_REGISTRY):
-        if not entry.is_ours and entry.node in cfg.INPUT:
+    for entry in TRANSFORM_REGISTRY.users_parts():
+        if entry.node in cfg.INPUT:
             cfg.INPUT[entry.node].update({key: default for key, (_, default) in keys_of(entry).items()})
     return cfg
 

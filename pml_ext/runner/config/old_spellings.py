@@ -10,6 +10,7 @@
 from typing import Any, NamedTuple
 
 from pml_ext.runner.config.yaml_file import shown
+from pml_ext.runner.registry import REID_HEADS_REGISTRY
 
 
 class File(NamedTuple):
@@ -129,6 +130,14 @@ def modernise(files: list[File], command_line: str) -> tuple[Settings, list[str]
     return old.settings, old.notes
 
 
+def _is_users_head(name: object) -> bool:
+    """Returns whether a head is a user's, and not a subclass of ours, which reads the current names of layers."""
+    if not isinstance(name, str) or name not in REID_HEADS_REGISTRY:
+        return False
+    kinds = getattr(REID_HEADS_REGISTRY.get(name), "__mro__", ())
+    return not REID_HEADS_REGISTRY.entry(name).is_ours and not any(k.__module__.startswith("pml_ext.") for k in kinds)
+
+
 class _Old:
     """Settings during conversion to the current spelling."""
 
@@ -150,6 +159,9 @@ class _Old:
         self.by_epochs = counts and all(isinstance(n, int | float) and n <= _MOST_EPOCHS for n in iterations)
         """Whether the schedule is in epochs, as in 0.2; before July 2020 it was in iterations."""
         self.renamed = RENAMED | (IN_EPOCHS if self.by_epochs else {})
+        heads = values_of("MODEL.HEADS.NAME")[-1:]
+        self.has_users_head = any(map(_is_users_head, heads))
+        """Whether the names of layers are those of a user's head."""
 
     @property
     def is_1_0(self) -> bool:
@@ -181,7 +193,9 @@ class _Old:
             self.put(self.renamed[key], value, source, key)
             return
         new, today = key, value
-        if key in NAMES and isinstance(value, str):
+        if self.has_users_head and key in ("MODEL.HEADS.POOL_LAYER", "MODEL.HEADS.CLS_LAYER"):
+            pass
+        elif key in NAMES and isinstance(value, str):
             names = NAMES[key] | (_TRAINED_POWER.get(key, {}) if self.is_first else {})
             today = names.get(value, value)
         elif key == "MODEL.BACKBONE.DEPTH" and type(value) in (int, str) and str(value).isdecimal():

@@ -58,6 +58,15 @@ def _named(function: Callable[..., Any]) -> list[tuple[str, Any]]:
     ]
 
 
+def node_of(options: Mapping[str, Any], entry: Entry) -> Mapping[str, Any]:
+    """Returns a part's node; UserError if a key has its place. options: the config node of the registry."""
+    node = options.get(entry.node, {})
+    if not isinstance(node, Mapping):
+        key = f"{entry.registry.parent}.{entry.node}"
+        raise UserError(f"{key} is already a key: register {entry.name} of {entry.module} with another node")
+    return node
+
+
 def arguments_from(
     options: Mapping[str, Any], entry: Entry, supplied: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -70,9 +79,7 @@ def arguments_from(
     Raises:
         UserError: an argument without a default is not set.
     """
-    node, where = options.get(entry.node, {}), f"{entry.registry.parent}.{entry.node}"
-    if not isinstance(node, Mapping):
-        raise UserError(f"{where} is already a key: register {entry.name} of {entry.module} with another node")
+    node, where = node_of(options, entry), f"{entry.registry.parent}.{entry.node}"
     arguments = {key.lower(): options[key] for key in entry.flat}
     for key, (name, default) in keys_of(entry).items():
         if key in node:

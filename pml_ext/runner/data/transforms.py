@@ -19,7 +19,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._shared.checks import check_in_range, check_whole
 from pml_ext._shared.errors import ArgumentError, UserError
-from pml_ext.runner.config.part_keys import arguments_from, construct
+from pml_ext.runner.config.part_keys import arguments_from, construct, node_of
 from pml_ext.runner.registry import TRANSFORM_REGISTRY, Entry
 
 Step = Callable[[Tensor], Tensor]
@@ -212,7 +212,9 @@ def build_step(options: CN, entry: Entry) -> Step:
 
 
 def require_image(options: CN, entry: Entry, channels: int) -> None:
-    """Raises a UserError if a user's transform does not map an image of SIZE_TRAIN to a uint8 image."""
+    """Raises a UserError if a user's transform that is on does not map an image of SIZE_TRAIN to a uint8 image."""
+    if not node_of(options, entry).get("ENABLED"):
+        return
     step = build_step(options, entry)
     if entry.is_ours:
         return
@@ -237,7 +239,7 @@ def build_transform(options: CN, *, training: bool) -> Transform:
     for entry in map(TRANSFORM_REGISTRY.entry, TRANSFORM_REGISTRY):
         if entry.node == "CROP" and size[0] > 0:
             steps.append(resize)
-        if training and options.get(entry.node, {}).get("ENABLED"):
+        if training and node_of(options, entry).get("ENABLED"):
             steps.append(build_step(options, entry))
     if not training and options.CROP.ENABLED:
         steps.append(v2.CenterCrop([options.CROP.SIZE[0], options.CROP.SIZE[-1]]))

@@ -132,7 +132,7 @@ def test_queries_search_each_other_where_the_gallery_is_empty():
 @pytest.mark.parametrize(
     ("items", "message"),
     [
-        ([("a.jpg", 1, 0), (3, 1, 0)], "query: item 1 must be (image, identity, camera); got (3, 1, 0)"),
+        ([("a.jpg", 1, 0), (3, 1, 0)], "query: item 1 must be (image, identity, camera), the image a path"),
         ([("a.jpg", 1.5, 0)], "query: identity must be integers (class ids) or strings; got float"),
     ],
 )

@@ -105,7 +105,10 @@ def _read(kind: Callable[..., Any], about: str, root: Path, grey: bool) -> OpenS
 def _require_item(item: Any, further: tuple[str, ...], where: str) -> None:
     is_right = isinstance(item, (tuple, list)) and len(item) >= 3
     if not is_right or not (isinstance(item[0], (str, Path, bytes)) or callable(item[0])):
-        raise UserError(f"{where} must be (image, identity, camera); got {item!r:.100}")
+        raise UserError(
+            f"{where} must be (image, identity, camera), the image a path, the bytes of a file or a function that "
+            f"returns it; got {item!r:.100}"
+        )
     if len(item) not in (3, 3 + len(further)):
         names = ", ".join(("image", "identity", "camera", *further))
         raise UserError(
