@@ -2,7 +2,7 @@
 
 Each table is between a line `<!-- written by examples/tools/readme_tables.py: NAME -->` and `<!-- end -->`. The data is
 in examples/evidence/results (guide.json, by run.py; whole_networks.csv and first_run.json, by whole.py) and in
-examples/benchmarks/RESULTS.md.
+examples/benchmarks/results.csv.
 """
 
 import argparse
@@ -40,6 +40,24 @@ ABOUT = (
     "normalised softmax, 5 seeds. Networks: small, from scratch, cross-entropy, {} seeds. Bold: the 95 % interval "
     "excludes 0; for layers on two sets or more, and reversed on none. Their OPIS is decided only where the identity "
     "loss alone learns little."
+)
+
+
+# end of a section's name in the benchmarks' results -> heading
+MACHINES = {", NVIDIA H200": "H200", ", AMD EPYC": "EPYC, one thread", "": "Xeon, one thread"}
+# batch, case and method of the benchmarks; the loss as the table shows it
+STEPS = (
+    ("4,096", "TCM", "TCMLoss", "`TCMLoss`"),
+    ("4,096", "TCM", "PML ContrastiveLoss on cosines", "PML's `ContrastiveLoss` on cosines, the same value"),
+    ("256", "TCM", "TCMLoss", "`TCMLoss`"),
+    ("256", "TCM", "PML ContrastiveLoss on cosines", "PML's `ContrastiveLoss` on cosines"),
+    ("256", "TCM", "PML ThresholdConsistentMarginLoss", "PML's `ThresholdConsistentMarginLoss`"),
+    ("256", "CIT", "CITLoss(gamma=1)", "`CITLoss`"),
+    ("256", "CIT", "PML TripletMarginLoss(all)", "PML's `TripletMarginLoss`, all triplets"),
+)
+ABOUT_SPEED = (
+    "\nOne step on embeddings of 512 dimensions. The GPU ran older code. "
+    "[More losses, memory, and what is slower](examples/benchmarks/RESULTS.md)\n"
 )
 
 
@@ -134,20 +152,23 @@ def accuracy(means: Mapping[str, float]) -> str:
 
 
 def speed() -> str:
-    """The time of a step with PML's losses and with ours, and the machine."""
-    text = (EXAMPLES / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
-    text = text.partition("## Beside PML, at a batch of 256\n")[2].partition("\n## ")[0]
-    row = r"^\| \w+ \| (.+?) \| ([\d.]+) ms \|"
-    took = {name: f"{float(f'{float(ms):.2g}'):g} ms" for name, ms in re.findall(row, text, re.M)}
-    machine = re.findall(r"^Machine: (.+)$", text, re.M)[0]
-    return (
-        f"- `TCMLoss` {took['TCMLoss']}; PML's `ThresholdConsistentMarginLoss` "
-        f"{took['PML ThresholdConsistentMarginLoss']}, `ContrastiveLoss` on cosines "
-        f"{took['PML ContrastiveLoss on cosines']}.\n"
-        f"- `CITLoss` {took['CITLoss(gamma=1)']}; PML's `TripletMarginLoss` with all triplets, "
-        f"{took['PML TripletMarginLoss(all)']}.\n\n"
-        f"One step on 256 embeddings of 512 numbers: {machine.replace('pytorch-metric-learning', 'PML')}.\n"
-    )
+    """Times of a step with our losses and with PML's, on each machine."""
+    with (EXAMPLES / "benchmarks" / "results.csv").open(encoding="utf-8", newline="") as file:
+        steps = [row for row in csv.reader(file) if row[0].startswith("losses: ") and row[2] == "time"]
+    times = {(section, method): rounded(time) for section, method, _, time in steps}
+    rows = []
+    for size, case, method, shown in STEPS:
+        sections = (f"losses: {case}{machine}" for machine in MACHINES)
+        rows.append([size, shown, *(times.get((section, f"{size} × 512 × 4, {method}"), "–") for section in sections)])
+    return table(["batch", "loss", *MACHINES.values()], rows) + ABOUT_SPEED
+
+
+def rounded(time: str) -> str:
+    """A time with two digits; – stays."""
+    if time == "–":
+        return time
+    two_digits = f"{float(time.removesuffix(' ms').replace(',', '')):.2g}"
+    return f"{float(two_digits):,g} ms"
 
 
 def table(headings: list[str], rows: list[list[str]]) -> str:

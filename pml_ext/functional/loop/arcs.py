@@ -120,10 +120,9 @@ class Arc(_Curves):
     def __init__(self, cosine: Tensor) -> None:
         # If the ends coincide or are antipodal, the arc is just its two ends: `ratio` moves every nearest place to one
         # of them, and length² is set to 4.
-        double = 2 * cosine
-        is_point = double.abs() >= 2 * math.sqrt(1 - 16 * torch.finfo(cosine.dtype).eps)
-        self.plus = (2 + double).masked_fill_(is_point, 4)
-        self.minus = (2 - double).masked_fill_(is_point, 0)
+        is_point = cosine.abs() >= math.sqrt(1 - 16 * torch.finfo(cosine.dtype).eps)
+        double = 2 * cosine.masked_fill(is_point, 1)
+        self.plus, self.minus = 2 + double, 2 - double
         self.ratio = (self.plus / self.minus).clamp_max_(_STEEP)  # cot² of half the angle
 
     def square_length(self, u: Tensor) -> Tensor:

@@ -254,4 +254,7 @@ def _plain(embeddings: Tensor, labels: Tensor, *options: Any) -> Tensor:
 
 
 threshold_consistency = CustomGradient(_value_and_gradient, _plain)
-"""λ⁺ shortfall + λ⁻ excess (`shortfall_and_excess`) over all pairs of a (B, D) batch of any norms, in O(B D) memory."""
+"""λ⁺ shortfall + λ⁻ excess (`shortfall_and_excess`) over all pairs of a (B, D) batch of any norms.
+
+Memory: O(B D) on the CPU, three (B, B) tensors for up to 8,192 samples on other devices.
+"""
