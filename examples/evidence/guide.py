@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from claims import AVERAGES, CIT_CELLS, MS, SWAPS, TCM_WEIGHTS, Comparison
 from rows import SCALES
-from statistics_of_pairs import HEADINGS, HOLDS, MEASURES, REVERSED, Difference, Spread, sum_of
+from statistics_of_pairs import HEADINGS, HOLDS, MEASURES, REVERSED, Difference, Spread, sum_of, verdict
 from tested import Judged, Tested, Verdicts
 
 from pml_ext._shared.files import write_atomically
@@ -127,7 +127,8 @@ Means over the sets; margins, temperatures and scales tuned. “TCM added”: th
 - **CIT.** Do not use it alone: mAP@R {CIT[map_at_r]} against `TripletMarginLoss()`, and whole networks lost \
 {cit_loss:.0f} points of R@1 against a triplet loss.
 
-[EVIDENCE.md](EVIDENCE.md) has the method and the papers' claims, [results/](results/README.md) every comparison.
+[EVIDENCE.md](EVIDENCE.md) has the method and the papers' claims, [results/](results/README.md) every comparison. \
+`python examples/evidence/run.py --tables` writes this page from the stored runs.
 """
 
 
@@ -148,7 +149,7 @@ def mean_of(by_set: Sequence[Sequence[Judged]]) -> Difference:
 
 
 def _average(verdicts: Verdicts, comparisons: Sequence[Comparison], sets: Sequence[str]) -> dict[str, Any]:
-    """By measure: the mean change with its interval, and of how many comparisons it is decided each way.
+    """By measure: the mean change with its interval and verdict, and of how many comparisons it is decided each way.
 
     Without the sets on which fewer of the comparisons were run.
     """
@@ -162,9 +163,11 @@ def _average(verdicts: Verdicts, comparisons: Sequence[Comparison], sets: Sequen
         if most:
             by_set = [of_set for of_set in by_set if len(of_set) == most]
             decided = [judged.verdict for of_set in by_set for judged in of_set]
-            mean, low, high = mean_of(by_set).shown()
+            average = mean_of(by_set)
+            mean, low, high = average.shown()
             counts = {"better": decided.count(HOLDS), "worse": decided.count(REVERSED), "of": len(decided)}
-            averages[measure] = {"mean": mean, "low": low, "high": high, **counts}
+            of_mean = verdict(average, by_set[0][0].direction, measure, level=verdicts.level)
+            averages[measure] = {"mean": mean, "low": low, "high": high, **counts, "verdict": of_mean}
     return averages
 
 

@@ -45,6 +45,8 @@ from whole_grid import (
     IDENTITY_CONFIG,
     IDENTITY_SEEDS,
     METHODS,
+    NO_NECK,
+    NO_NECK_SEEDS,
     REID_SET,
     SEEDS,
     SETS,
@@ -82,7 +84,7 @@ def main() -> None:
     given = parser.parse_args()
     if not given.tables:
         # TCM is added to settings that were chosen before.
-        jobs = [(set_name, methods) for methods in (IDENTITY, METHODS, ADDED) for set_name in given.sets]
+        jobs = [(set_name, methods) for methods in (IDENTITY, METHODS, ADDED, NO_NECK) for set_name in given.sets]
         for set_name, methods in jobs:
             validation_table(set_name)
             store = Store(RESULTS)
@@ -120,7 +122,7 @@ def is_reid(run: Run) -> bool:
 def points(set_name: str, method: str, store: Store) -> list[Settings]:
     """The settings to try."""
     if method not in ADDED:
-        return (METHODS | IDENTITY)[method]
+        return (METHODS | IDENTITY | NO_NECK)[method]
     base = best_point(set_name, ADDED[method].base, store)
     return [base | margins for margins in ADDED_MARGINS]
 
@@ -133,7 +135,8 @@ def trials(set_name: str, method: str, store: Store) -> list[Run]:
 def tests(set_name: str, store: Store) -> list[Run]:
     """Every method with the settings that were best on the validation classes, one seed after another."""
     runs = []
-    for methods, seeds in (((*METHODS, *ADDED), SEEDS), (IDENTITY, IDENTITY_SEEDS)):
+    groups = (((*METHODS, *ADDED), SEEDS), (IDENTITY, IDENTITY_SEEDS), (NO_NECK, NO_NECK_SEEDS))
+    for methods, seeds in groups:
         chosen = {method: WHOLE_SCHEDULE[set_name] | best_point(set_name, method, store) for method in methods}
         runs += [made(set_name, TEST, method, chosen[method], seed) for seed in seeds for method in methods]
     return runs
@@ -179,7 +182,7 @@ def _values(node: CN, start: str = "") -> Iterator[tuple[str, Any]]:
 
 def config_of(set_name: str, method: str) -> Path:
     name = ADDED[method].config if method in ADDED else method
-    name = IDENTITY_CONFIG if method in IDENTITY else name
+    name = IDENTITY_CONFIG if method in IDENTITY | NO_NECK else name
     name = SETS[set_name].configs.get(name, name)
     return CONFIGS / SETS[set_name].folder / f"{name}.yml"
 

@@ -97,6 +97,12 @@ IDENTITY: dict[str, list[Settings]] = {
     "ce_cit": _grid(*_CIT, rates=_RATES[:2]),
     "ce_contrastive": _grid(*_CONTRASTIVE, rates=_RATES[:2]),
 }
+# The same without the neck, so that all losses read the same features.
+NO_NECK_SEEDS = (0, 1, 2, 3, 4)
+NO_NECK = {
+    f"{method}_no_neck": [{**point, "MODEL.HEADS.WITH_BNNECK": False} for point in points]
+    for method, points in IDENTITY.items()
+}
 
 
 class Added(NamedTuple):
@@ -129,6 +135,7 @@ COMPARISONS = (
     Comparison("ce", "ce_cit", TERM, ALL),
     Comparison("ce", "ce_tcm", TERM, ALL),
     Comparison("ce", "ce_contrastive", TERM, ALL),
+    *(Comparison("ce_no_neck", method, TERM, ALL) for method in NO_NECK if method != "ce_no_neck"),
     Comparison("ce_triplet", "ce_tcm", ADDED_LOSS, ALL),
     Comparison("ce_contrastive", "ce_tcm", ADDED_LOSS, ALL),
     Comparison("triplet", "triplet_tcm", TERM, STEADIER),

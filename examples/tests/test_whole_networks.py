@@ -17,23 +17,24 @@ def modules(monkeypatch):
 
 def test_methods_have_equal_trials_and_configs_accept_them():
     from whole import config_of, words
-    from whole_grid import IDENTITY, METHODS, SETS, TRIAL_SCHEDULE, WHOLE_SCHEDULE
+    from whole_grid import IDENTITY, METHODS, NO_NECK, SETS, TRIAL_SCHEDULE, WHOLE_SCHEDULE
 
-    for method, points in (METHODS | IDENTITY).items():
-        assert len({repr(point) for point in points}) == (4 if method in IDENTITY else 6)
+    for method, points in (METHODS | IDENTITY | NO_NECK).items():
+        assert len({repr(point) for point in points}) == (6 if method in METHODS else 4)
         for set_name in SETS:
             for schedule in (TRIAL_SCHEDULE, WHOLE_SCHEDULE):
                 cfg = load_config(config_of(set_name, method), words(schedule[set_name] | points[0]))
                 assert points[0]["SOLVER.BASE_LR"] == cfg.SOLVER.BASE_LR
+                assert (method in IDENTITY) == cfg.MODEL.HEADS.WITH_BNNECK or method in METHODS
 
 
 @pytest.mark.parametrize("set_name", ["glyphs", "omniglot"])
 def test_both_sides_of_each_comparison_differ_in_the_claimed_part_only(set_name):
     from whole import changed_keys
-    from whole_grid import ADDED, ADDED_MARGINS, COMPARISONS, IDENTITY, METHODS, TERM
+    from whole_grid import ADDED, ADDED_MARGINS, COMPARISONS, IDENTITY, METHODS, NO_NECK, TERM
 
     for base, method, part, _ in COMPARISONS:
-        points = {name: (METHODS | IDENTITY).get(name, ADDED_MARGINS) for name in (base, method)}
+        points = {name: (METHODS | IDENTITY | NO_NECK).get(name, ADDED_MARGINS) for name in (base, method)}
         tuned = {key for name in points for point in points[name] for key in point} - {"MODEL.LOSSES.NAME"}
         one, other = (changed_keys(set_name, name, points[name][0]) for name in (base, method))
         differing = {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
@@ -106,11 +107,13 @@ def _page(folder):
 def test_the_page_is_written_from_stored_runs(tmp_path):
     values = np.random.default_rng(0).random((3, 4, 20))
     methods = {"triplet": values, "triplet_tcm": 0.8 * values, "ce": values, "ce_tcm": values + 0.1}
+    methods |= {"ce_no_neck": values, "ce_cit_no_neck": values - 0.1}
     _store_tests(tmp_path / "whole", "glyphs", methods)
     page = _page(tmp_path)
     assert "|glyphs|triplet|triplet_tcm|OPIS|-20.0 % [-20.0, -20.0]|" in page
     assert f"|glyphs|cross-entropy|{100 * values[:, 0].mean():.1f}|" in page
     assert "||+ TCM|**+10.0 points [+10.0, +10.0]**|**+10.0 points" in page
+    assert "||+ CIT|**-10.0 points [-10.0, -10.0]**|" in page.partition("Without the neck")[2]
     assert "|smoothap" not in page
 
 
