@@ -37,22 +37,26 @@ def _search_all(target: Gallery | EmbeddingSet, queries: Tensor, k: int) -> tupl
     scores = queries.new_empty(len(queries), 0)
     rows = torch.empty(len(queries), 0, dtype=torch.int64)
     for first, vectors in target.vectors():
-        numbers = torch.arange(first, first + len(vectors)).expand(len(queries), -1)
-        scores = torch.cat([scores, queries @ torch.from_numpy(vectors).T], dim=1)
-        rows = torch.cat([rows, numbers], dim=1)
-        shape = len(queries), min(k, scores.shape[1])
-        is_best = _is_among_best(scores, shape[1])
-        scores, rows = scores[is_best].view(shape), rows[is_best].view(shape)
+        # One query with a million rows takes NumPy a third of torch's time. faiss.knn takes half of NumPy's, but four
+        # times as long for 256 queries, and returns any of the tied rows.
+        products = torch.from_numpy(queries.numpy() @ vectors.T)
+        places = _best(products, k)
+        scores = torch.cat([scores, products.gather(1, places)], dim=1)
+        rows = torch.cat([rows, first + places], dim=1)
+        places = _best(scores, k)
+        scores, rows = scores.gather(1, places), rows.gather(1, places)
     return _in_order(scores, rows)
 
 
-def _is_among_best(scores: Tensor, k: int) -> Tensor:
-    """Returns a mask with the k highest of (Q, N) scores; of scores tied with the k-th, the first ones."""
-    kth = scores.topk(k).values[:, -1:]
-    is_above = scores > kth + TIED
-    is_tied = (scores >= kth - TIED) & ~is_above
-    room = k - is_above.sum(dim=1, keepdim=True)
-    return is_above | (is_tied & (is_tied.cumsum(dim=1) <= room))
+def _best(scores: Tensor, k: int) -> Tensor:
+    """Returns the columns of the k highest of (Q, N) scores, all if k > N; of those tied with the last, the first."""
+    k = min(k, scores.shape[1])
+    last = scores.topk(k).values[:, -1:]
+    query, column = (scores >= last - TIED).nonzero(as_tuple=True)
+    is_tied = scores[query, column] <= last[query, 0] + TIED
+    order = (2 * query + is_tied).argsort(stable=True)
+    nth = torch.arange(len(query)) - torch.searchsorted(query, query)
+    return column[order][nth < k].view(len(scores), k)
 
 
 def _in_order(scores: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
