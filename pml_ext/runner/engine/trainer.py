@@ -100,11 +100,12 @@ def build_trainer(
 
 def _trainer(cfg: CN, output: Path, *, callbacks: list[Callback], **options: Any) -> lightning.Trainer:
     shows_bar = sys.stdout.isatty()
+    share_of_tests = 1.0 if cfg.DATASETS.TESTS else 0
     return lightning.Trainer(
         callbacks=[*callbacks, RunBar()] if shows_bar else callbacks,
         max_epochs=cfg.SOLVER.MAX_EPOCH,
         num_sanity_val_steps=0,
-        limit_val_batches=1.0 if cfg.DATASETS.TESTS else 0,
+        limit_val_batches=share_of_tests,
         benchmark=cfg.CUDNN_BENCHMARK,
         use_distributed_sampler=False,
         default_root_dir=output,
