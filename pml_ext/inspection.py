@@ -138,7 +138,7 @@ def similarity_dependence(
         raise ValueError("no negative pair of this batch has a weight; use a batch with harder negatives")
     changes = {"self": 0.0, "negative": 0.0, "positive": 0.0}
     pairs = different.triu().nonzero()
-    probes = pairs[torch.linspace(0, len(pairs) - 1, min(_PROBES, len(pairs))).long()]
+    probes = pairs[torch.linspace(0, len(pairs) - 1, min(_PROBES, len(pairs)), device="cpu").long()]
     for by in (-shift, shift):
         for name, moved in (("self", same | different), ("positive", same)):
             changes[name] = max(changes[name], _largest_change(before, weights(moved, by), different))

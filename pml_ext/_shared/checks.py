@@ -142,6 +142,11 @@ def check_tensor(value: object, name: str, shape: str) -> None:
         raise ArgumentError(name, f"must be a dense tensor; got a {kind} one")
 
 
+def device_of(values: object) -> torch.device:
+    """Returns a tensor's device; the CPU for arrays and numbers, whatever torch's default device is."""
+    return values.device if isinstance(values, Tensor) else torch.device("cpu")
+
+
 def check_floating(value: Tensor, name: str, shape: str) -> None:
     """A dense floating tensor of 16 bits or more, with the number of dimensions in `shape`, e.g. "(B, R)"."""
     check_tensor(value, name, shape)

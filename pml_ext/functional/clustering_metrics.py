@@ -62,7 +62,7 @@ def adjusted_mutual_information(cluster_labels: Tensor, labels: Tensor) -> float
 def _expected_information(cluster_sizes: Tensor, class_sizes: Tensor) -> float:
     """Returns the expected mutual information of random clusters and classes of these sizes."""
     total = int(class_sizes.sum())
-    log_factorial = torch.arange(1, total + 2, dtype=torch.float64).lgamma()
+    log_factorial = torch.arange(1, total + 2, dtype=torch.float64, device="cpu").lgamma()
     sizes, how_often = torch.unique(class_sizes, return_counts=True)
     expected = 0.0
     for cluster, clusters in zip(
@@ -70,7 +70,7 @@ def _expected_information(cluster_sizes: Tensor, class_sizes: Tensor) -> float:
     ):
         # Rows: the sizes of a class. Columns: how many samples the class and the cluster may share.
         classes = sizes[:, None]
-        both = torch.arange(1, min(cluster, int(sizes[-1])) + 1)
+        both = torch.arange(1, min(cluster, int(sizes[-1])) + 1, device="cpu")
         possible = (both <= classes) & (both >= cluster + classes - total)
         rest, outside = (classes - both).clamp_min(0), (total - cluster - classes + both).clamp_min(0)
         log_chance = log_factorial[classes] + log_factorial[total - classes] - log_factorial[rest]

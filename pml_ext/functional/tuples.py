@@ -98,8 +98,8 @@ def same_class_pairs(labels: Tensor, ref_labels: Tensor) -> tuple[Tensor, Tensor
     in_order, order = ref_labels.sort(stable=True)
     start = torch.searchsorted(in_order, labels)
     counts = torch.searchsorted(in_order, labels, right=True) - start
-    rows = torch.arange(len(labels)).repeat_interleave(counts)
-    step = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]
+    rows = torch.arange(len(labels), device="cpu").repeat_interleave(counts)
+    step = torch.arange(len(rows), device="cpu") - (counts.cumsum(0) - counts)[rows]
     return rows, order[start[rows] + step], counts
 
 

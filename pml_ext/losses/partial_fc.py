@@ -126,7 +126,7 @@ class PartialFC(nn.Module):
         if self.weight.is_meta:
             return
         first, end = self.classes.start, self.classes.stop
-        rows = torch.empty(_BLOCK, self.weight.shape[1])
+        rows = torch.empty(_BLOCK, self.weight.shape[1], device="cpu")
         for block in range(first // _BLOCK, (end - 1) // _BLOCK + 1):
             generator = torch.Generator().manual_seed((1_000_003 * self.seed + block) % 2**63)
             rows.normal_(std=0.01, generator=generator)

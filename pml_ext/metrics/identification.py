@@ -79,7 +79,7 @@ class IdentificationEvaluator(CheckedSettings):
         check_labels(protocol.probes.subjects, len(protocol.probes.template_ids), "the subjects of the probes")
         templates = template_embeddings(embeddings, template_ids, media_ids)
         probes = templates.embeddings[templates.rows(protocol.probes.template_ids)]
-        rates, counts = [], torch.zeros(2, dtype=torch.int64)
+        rates, counts = [], torch.zeros(2, dtype=torch.int64, device="cpu")
         for number, gallery in enumerate(protocol.galleries, 1):
             if not len(gallery.template_ids):
                 raise ValueError(f"gallery {number} must list at least one template; got none")
@@ -94,9 +94,9 @@ class IdentificationEvaluator(CheckedSettings):
                     f"gallery {number} must have the subjects of some but not all probes; got those of {mated} "
                     f"of {len(probes)}"
                 )
-            counts += torch.tensor([mated, len(probes) - mated])
+            counts += torch.tensor([mated, len(probes) - mated], device="cpu")
             rates.append(self._rates(scores))
-        means = torch.tensor(rates, dtype=torch.float64).mean(dim=0).tolist()
+        means = torch.tensor(rates, dtype=torch.float64, device="cpu").mean(dim=0).tolist()
         return self._named(means, *counts.tolist())
 
     def of_blocks(

@@ -184,7 +184,7 @@ class CohortNormalization(CheckedSettings):
             and copies of cohort samples.
         """
         count = len(embeddings)
-        inside = torch.zeros(count, dtype=torch.bool)
+        inside = torch.zeros(count, dtype=torch.bool, device="cpu")
         if labels is not None and self.labels is not None:
             inside = torch.from_numpy(np.isin(names_of_samples(labels, count), self.labels))
         closest = cohort_offsets(embeddings.double(), self.cohort.double(), 1)
@@ -287,7 +287,7 @@ def cohort_mask(labels: Ids, share: float) -> Tensor:
     names = names_of_samples(labels, len(labels))
     ordered = sorted(set(names.tolist()), key=lambda name: blake2b(name.encode(), digest_size=8).digest())
     aside = {*ordered[: round(share * len(ordered))]}
-    return torch.tensor([name in aside for name in names.tolist()])
+    return torch.tensor([name in aside for name in names.tolist()], device="cpu")
 
 
 Format = Literal["pml_ext cohort normalization 2"]

@@ -108,8 +108,8 @@ def read_lfw_pairs(path: str | PathLike[str]) -> ImagePairs:
         same.append(is_same)
     if len(same) < folds * 2 * pairs:
         raise ValueError(f"{path}: expected {folds} × 2 × {pairs} pairs; the file ends after {len(same)}")
-    fold_ids = torch.arange(len(same)) // (2 * pairs)
-    return ImagePairs(tuple(first), tuple(second), torch.tensor(same), fold_ids)
+    fold_ids = torch.arange(len(same), device="cpu") // (2 * pairs)
+    return ImagePairs(tuple(first), tuple(second), torch.tensor(same, device="cpu"), fold_ids)
 
 
 def read_template_pairs(path: str | PathLike[str]) -> TemplatePairs:
@@ -243,4 +243,7 @@ def read_template_subjects(path: str | PathLike[str]) -> TemplateSubjects:
     if not subjects:
         raise ValueError(f"{path}: expected at least one template; the file lists none")
     templates = sorted(subjects)
-    return TemplateSubjects(torch.tensor(templates), torch.tensor([subjects[template] for template in templates]))
+    return TemplateSubjects(
+        torch.tensor(templates, device="cpu"),
+        torch.tensor([subjects[template] for template in templates], device="cpu"),
+    )

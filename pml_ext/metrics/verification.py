@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from pml_ext._shared.checks import check_embeddings, check_finite, check_items, check_whole
+from pml_ext._shared.checks import check_embeddings, check_finite, check_items, check_whole, device_of
 from pml_ext._shared.errors import ArgumentError
 from pml_ext._shared.settings import CheckedSettings
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
@@ -92,7 +92,7 @@ class VerificationEvaluator(CheckedSettings):
                 f"embeddings_b must have the shape of embeddings_a, {tuple(embeddings_a.shape)}; "
                 f"got {tuple(embeddings_b.shape)}"
             )
-        rows = torch.arange(len(embeddings_a))
+        rows = torch.arange(len(embeddings_a), device="cpu")
         return self.of_scores(pair_cosines(embeddings_a, embeddings_b, rows, rows), same, fold_ids=fold_ids)
 
     def of_scores(
@@ -136,10 +136,10 @@ class VerificationEvaluator(CheckedSettings):
             look_up: Callable[[str], Tensor] = embeddings.__getitem__
         else:
             look_up = embeddings
-        x = torch.stack([torch.as_tensor(look_up(key)) for key in keys])
+        x = torch.stack([torch.as_tensor(row, device=device_of(row)) for row in map(look_up, keys)])
         row = {key: place for place, key in enumerate(keys)}
-        first = torch.tensor([row[key] for key in pairs.first])
-        second = torch.tensor([row[key] for key in pairs.second])
+        first = torch.tensor([row[key] for key in pairs.first], device="cpu")
+        second = torch.tensor([row[key] for key in pairs.second], device="cpu")
         scores = pair_cosines(x, x, first, second)
         if int(pairs.fold_ids.max()) == 0:
             return rates_of(roc_curve(scores, pairs.same.to(scores.device)), self.fars)

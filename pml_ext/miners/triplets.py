@@ -119,14 +119,19 @@ class DisjointTripletMiner(EmbeddingMiner):
         """Returns the triplets in random order."""
         generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
         ids = labels.tolist()
-        order = torch.randperm(len(ids), generator=generator).tolist()
+        order = torch.randperm(len(ids), generator=generator, device="cpu").tolist()
         if ref_labels is None:
             triplets = _with_negatives(*_random_pairs(order, ids), ids)
         else:
             ref_ids = ref_labels.tolist()
-            ref_order = torch.randperm(len(ref_ids), generator=generator).tolist()
+            ref_order = torch.randperm(len(ref_ids), generator=generator, device="cpu").tolist()
             triplets = _with_references(order, ids, ref_order, ref_ids)
-        return torch.tensor(triplets, dtype=torch.long).to(embeddings.device, non_blocking=True).view(-1, 3).unbind(1)
+        return (
+            torch.tensor(triplets, dtype=torch.long, device="cpu")
+            .to(embeddings.device, non_blocking=True)
+            .view(-1, 3)
+            .unbind(1)
+        )
 
 
 def _random_pairs(order: list[int], ids: list[int]) -> tuple[list[tuple[int, int]], list[int]]:

@@ -190,7 +190,7 @@ def check_threshold(
     offsets = None
     if normalization is not None:
         offsets = normalization.corrections_of_judged(vectors, known.get("labels"))
-    samples = Samples(vectors.double(), torch.arange(len(vectors)), offsets=offsets)
+    samples = Samples(vectors.double(), torch.arange(len(vectors), device="cpu"), offsets=offsets)
     impostors, genuine = _count_errors(report.distance, samples, ids)
     promised_frr: ErrorRate | None = report.frr
     if "tracks" in ids and report.cameras is not None and "cameras" not in ids:
@@ -210,7 +210,7 @@ def _count_errors(
 
     samples: each a separate class; ids: (N,) of labels, frames, tracks and cameras, if known.
     """
-    at = torch.tensor([distance], dtype=torch.float64)
+    at = torch.tensor([distance], dtype=torch.float64, device="cpu")
 
     def pairs_of(group: str, told_apart: str) -> PairDistances:
         """Returns pairs whose positives are of one group, and of two values of `told_apart` if that is known."""

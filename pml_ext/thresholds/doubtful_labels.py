@@ -50,7 +50,7 @@ def find_doubtful_labels(
         contradict. Paper: the majority of k neighbours; here: the gap.
     """
     doubtful = list[DoubtfulLabel]()
-    remaining = torch.ones(len(ids), dtype=torch.bool)
+    remaining = torch.ones(len(ids), dtype=torch.bool, device="cpu")
 
     def add(kind: LabelError, rows: Tensor, other: int | None, cosine: float, left_out: Tensor) -> None:
         samples = tuple(source.sample(row, names[int(ids[row])]) for row in rows.tolist())
@@ -60,7 +60,7 @@ def find_doubtful_labels(
 
     for row, first in copies:
         if ids[row] != ids[first]:
-            rows = torch.tensor([row, first])
+            rows = torch.tensor([row, first], device="cpu")
             add("copies", rows, int(ids[first]), 1.0, rows)
     sizes = torch.bincount(ids)
     if int((sizes > 1).sum()) < _MIN_LABELS:

@@ -28,7 +28,7 @@ def measure_groups(
         raise ValueError(f"groups must have 2 to {_MAX_GROUPS} different values; got {count}")
     errors = group_errors(pairs, groups, count, cosine)
     label, groups = pairs.index.cpu(), groups.cpu()
-    members = torch.zeros((len(pairs.classes), count), dtype=torch.int64)
+    members = torch.zeros((len(pairs.classes), count), dtype=torch.int64, device="cpu")
     members.index_put_((label, groups), torch.ones_like(label), accumulate=True)
     needed_impostors, needed_genuine = (_pairs_needed(rate) for rate in rates)
 
@@ -56,10 +56,10 @@ def measure_groups(
     for a, b in combinations(range(count), 2):
         between.append(GroupPair((names[a], names[b]), far_of(a, b), impostor_pairs(a, b)))
     # If each identity has one group, groups are separate strata; otherwise there is one stratum.
-    stratum = torch.zeros(len(members), dtype=torch.int64)
+    stratum = torch.zeros(len(members), dtype=torch.int64, device="cpu")
     if bool(((members > 0).sum(dim=1) == 1).all()):
         stratum = members.argmax(dim=1)
-    diagonal = torch.arange(count)
+    diagonal = torch.arange(count, device="cpu")
     fars, frrs = [group.far for group in listed], [group.frr for group in listed]
     accepts, impostors = errors.false_accepts[:, diagonal, diagonal], errors.impostor_pairs[:, diagonal, diagonal]
     far_ratios = _extreme_ratio(names, fars, accepts, impostors, 2, stratum)

@@ -204,7 +204,7 @@ def error_rates(
     pairs: PairDistances, labels: Sequence[int | str], distance: float
 ) -> tuple[ErrorRate, ErrorRate, tuple[ClassErrors, ...]]:
     """Returns FAR, FRR and errors by class at a distance; labels: names of pairs.classes."""
-    at = torch.tensor([distance], dtype=torch.float64)
+    at = torch.tensor([distance], dtype=torch.float64, device="cpu")
     accepted, false_accepts = (counts[:, 0] for counts in pairs.accepted(at))
     return rates_of_counts(pairs, labels, accepted, false_accepts)
 
@@ -238,26 +238,26 @@ class _Counts(NamedTuple):
 
     def at(self, distances: Tensor | float) -> tuple[Tensor, Tensor]:
         """Returns the columns of some of the distances."""
-        place = torch.searchsorted(self.distances, torch.as_tensor(distances, dtype=torch.float64))
+        place = torch.searchsorted(self.distances, torch.as_tensor(distances, dtype=torch.float64, device="cpu"))
         place = place.to(self.genuine.device)
         return self.genuine[:, place], self.impostors[:, place]
 
 
 def _count_pairs(pairs: PairDistances, distance: float, opis: OPISSettings) -> _Counts:
-    coarse = torch.linspace(0, 2, 65, dtype=torch.float64)
+    coarse = torch.linspace(0, 2, 65, dtype=torch.float64, device="cpu")
     genuine = count_accepted(pairs, coarse, positives_only=True)[0].cpu()
     closest, farthest = pairs.negative_distances_at([1, pairs.total_negative_pairs]).tolist()
     first = min(int(torch.searchsorted(coarse, closest)), int(torch.searchsorted(genuine, 1)))
     last = max(int(torch.searchsorted(coarse, farthest)), int(torch.searchsorted(genuine, genuine[-1])))
     start, stop = float(coarse[max(0, first - 1)]), float(coarse[last])
-    curve = torch.linspace(start, stop, min(_CURVE_POINTS, grid_size(pairs)), dtype=torch.float64)
-    grid = torch.empty(0, dtype=torch.float64)
+    curve = torch.linspace(start, stop, min(_CURVE_POINTS, grid_size(pairs)), dtype=torch.float64, device="cpu")
+    grid = torch.empty(0, dtype=torch.float64, device="cpu")
     if ranks := _calibration_ranks(pairs, opis):
         low, high = pairs.negative_distances_at(ranks).cpu()
-        grid = torch.lerp(low, high, torch.linspace(0, 1, opis.grid, dtype=torch.float64))
+        grid = torch.lerp(low, high, torch.linspace(0, 1, opis.grid, dtype=torch.float64, device="cpu"))
     at_rates = [at for at in thresholds_at_far(pairs, _POINTS) if at is not None]
-    points = torch.tensor(at_rates, dtype=torch.float64).unique()
-    chosen = torch.tensor([distance], dtype=torch.float64)
+    points = torch.tensor(at_rates, dtype=torch.float64, device="cpu").unique()
+    chosen = torch.tensor([distance], dtype=torch.float64, device="cpu")
     distances = torch.unique(torch.cat([chosen, curve, grid, points]))
     return _Counts(distances, curve, grid, points, *pairs.accepted(distances))
 
@@ -289,7 +289,7 @@ def _support(target: Target, classes: Sequence[ClassErrors]) -> Support | None:
     counts = [(c.false_rejects, c.genuine_pairs) for c in classes]
     if target.kind == "far":
         counts = [(c.false_accepts, c.impostor_pairs) for c in classes]
-    return support_of_pairs(target, *torch.tensor(counts).unbind(1))[1]
+    return support_of_pairs(target, *torch.tensor(counts, device="cpu").unbind(1))[1]
 
 
 def _require_pairs(pairs: PairDistances, samples: Samples, names: Sequence[int | str]) -> None:
@@ -319,7 +319,7 @@ def _camera_rates(pairs: PairDistances, samples: Samples, distance: float) -> Ca
     """Returns the FRR of genuine pairs across and within cameras, without computing impostor pairs."""
     if samples.cameras is None:
         return None
-    at = torch.tensor([distance], dtype=torch.float64)
+    at = torch.tensor([distance], dtype=torch.float64, device="cpu")
     every_pair = replace(samples, cameras=None).pairs()
     total, across = (kind.accepted(at, positives_only=True)[0][:, 0] for kind in (every_pair, pairs))
     pairs_within = every_pair.positive_pairs - pairs.positive_pairs

@@ -251,7 +251,7 @@ def loop_pairs(
         inside = (None, None) if within is None or ref_within is None else (within[0], ref_within[0])
         outputs = OneRound.apply(pairs, *inside, rows, columns, GEOMETRIES[geometry])
     else:
-        tables = torch.tensor(partners), torch.tensor(ref_partners)
+        tables = torch.tensor(partners, device="cpu"), torch.tensor(ref_partners, device="cpu")
         outputs = Rounds.apply(pairs, within, ref_within, *tables, GEOMETRIES[geometry])
     closest: Tensor = outputs[0]
     return closest
@@ -259,7 +259,7 @@ def loop_pairs(
 
 def _within(points: Tensor, partners: list[list[int]], geometry: str) -> Tensor:
     """Returns (rounds, B) entries of each sample with its partner, exact if it has no partner."""
-    indices = torch.tensor(partners).to(points.device, non_blocking=True)
+    indices = torch.tensor(partners, device="cpu").to(points.device, non_blocking=True)
     if geometry == "arc":
         entries = torch.stack([(points * points[partner]).sum(1) for partner in indices])
     else:

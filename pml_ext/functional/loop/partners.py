@@ -98,7 +98,7 @@ class Round:
         end_of = dict(zip(reversed(ends), range(len(ends) - 1, -1, -1), strict=True))
         ends_of = [end_of[i] for i in range(len(partner))]
         arcs_of = [end_of[min(pair)] for pair in enumerate(partner)]
-        tables = torch.tensor(ends + ends_of + arcs_of).to(device, non_blocking=True)
+        tables = torch.tensor(ends + ends_of + arcs_of, device="cpu").to(device, non_blocking=True)
         self.ends, self.end_of, self.arc_of = tables.split([len(ends), len(partner), len(partner)])
         self.first, self.second = self.ends.chunk(2)
 

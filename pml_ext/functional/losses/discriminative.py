@@ -32,7 +32,7 @@ def one_hot_centroids(num_classes: int) -> Tensor:
     """
     check_whole(num_classes, "num_classes")
     check_num_classes(num_classes, num_classes)
-    return torch.eye(num_classes)
+    return torch.eye(num_classes, device="cpu")
 
 
 def kmeans_centroids(num_classes: int, size: int, seed: int = 0) -> Tensor:
@@ -60,8 +60,10 @@ def kmeans_centroids(num_classes: int, size: int, seed: int = 0) -> Tensor:
     check_num_classes(num_classes, size * _POINTS_PER_CLASS)
     check_whole(seed, "seed", 0, 2**31 - 1)  # the range that both faiss and scikit-learn accept
     generator = torch.Generator().manual_seed(seed)
-    points = to_sphere(torch.randn(num_classes * _POINTS_PER_CLASS, size, generator=generator))
-    return to_sphere(torch.as_tensor(_kmeans_centres(points.numpy(), num_classes, seed), dtype=torch.float32))
+    points = to_sphere(torch.randn(num_classes * _POINTS_PER_CLASS, size, generator=generator, device="cpu"))
+    return to_sphere(
+        torch.as_tensor(_kmeans_centres(points.numpy(), num_classes, seed), dtype=torch.float32, device="cpu")
+    )
 
 
 def _kmeans_centres(points: Any, num_classes: int, seed: int) -> Any:
@@ -113,9 +115,11 @@ def simplex_centroids(num_classes: int, size: int) -> Tensor:
             f"{num_classes} corners; got {size}. Increase it, or use kmeans centroids"
         )
     # Helmert's basis of the hyperplane Σ = 0: column k is (1, …, 1, −k, 0, …)/sqrt(k(k + 1)) with k ones.
-    k = torch.arange(1, num_classes, dtype=torch.float64)
-    corners = torch.zeros(num_classes, size, dtype=torch.float64)
-    corners[:-1, : num_classes - 1] = torch.ones(num_classes - 1, num_classes - 1, dtype=torch.float64).triu_()
+    k = torch.arange(1, num_classes, dtype=torch.float64, device="cpu")
+    corners = torch.zeros(num_classes, size, dtype=torch.float64, device="cpu")
+    corners[:-1, : num_classes - 1] = torch.ones(
+        num_classes - 1, num_classes - 1, dtype=torch.float64, device="cpu"
+    ).triu_()
     corners[1:, : num_classes - 1].diagonal().copy_(-k)
     corners[:, : num_classes - 1] *= (num_classes / ((num_classes - 1) * k * (k + 1))).sqrt()
     return corners.float()

@@ -151,7 +151,7 @@ def smooth_recall_at_k(
     check_above_zero(rank_temperature, "rank_temperature")
     queries, items = positive.nonzero(as_tuple=True)
     ranks, _ = smooth_ranks(similarities, queries, items, temperature, None)
-    lengths = torch.tensor(ks, dtype=ranks.dtype).to(ranks.device, non_blocking=True)
+    lengths = torch.tensor(ks, dtype=ranks.dtype, device="cpu").to(ranks.device, non_blocking=True)
     recalls = torch.sigmoid((lengths - ranks[:, None]) / rank_temperature)
     totals = similarities.new_zeros(len(similarities), len(lengths)).index_add(0, queries, recalls)
     return totals / torch.minimum(positive.sum(dim=1, keepdim=True).to(ranks.dtype), lengths)

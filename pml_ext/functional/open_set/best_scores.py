@@ -126,7 +126,9 @@ def share_with_any(above: Tensor, others: int, enrolled: int) -> Tensor:
     above: (…) number of other identities above it. The gallery enrols identities without replacement. The share is
     concave in `above`: equal probes have the largest mean share (Jensen).
     """
-    return -torch.expm1(_log_choose(others - above, enrolled) - _log_choose(torch.tensor(others), enrolled))
+    return -torch.expm1(
+        _log_choose(others - above, enrolled) - _log_choose(torch.tensor(others, device="cpu"), enrolled)
+    )
 
 
 def share_with_fewer(above: Tensor, others: int, enrolled: int, rank: int) -> Tensor:
@@ -136,21 +138,21 @@ def share_with_fewer(above: Tensor, others: int, enrolled: int, rank: int) -> Te
     """
     total = torch.zeros(above.shape, dtype=torch.float64, device=above.device)
     if enrolled > others:  # a larger population of the same shares: drawn with replacement
-        share, size = above.double() / others, torch.tensor(float(enrolled), dtype=torch.float64)
+        share, size = above.double() / others, torch.tensor(float(enrolled), dtype=torch.float64, device="cpu")
         for drawn in range(rank):
             few = _log_choose(size, drawn) + torch.special.xlogy(drawn, share)
             total += torch.exp(few + torch.special.xlog1py(enrolled - drawn, -share))
         return total.clamp_(max=1)
     for drawn in range(min(rank, enrolled + 1)):
         ways = _log_choose(above, drawn) + _log_choose(others - above, enrolled - drawn)
-        total += torch.exp(ways - _log_choose(torch.tensor(others), enrolled))
+        total += torch.exp(ways - _log_choose(torch.tensor(others, device="cpu"), enrolled))
     return total.clamp_(max=1)
 
 
 def _log_choose(n: Tensor, k: int) -> Tensor:
     """Returns log C(n, k) in float64; −inf where k > n."""
     n = n.double()
-    of_k = torch.lgamma(torch.tensor(k + 1.0, dtype=torch.float64))
+    of_k = torch.lgamma(torch.tensor(k + 1.0, dtype=torch.float64, device="cpu"))
     value = torch.lgamma(n + 1) - of_k - torch.lgamma(n - k + 1)
     return torch.where(n < k, -torch.inf, value)
 
@@ -200,7 +202,7 @@ def scores_from(scores: BestScores, low: float, probes: Tensor | None = None) ->
 
 def scores_for_rate(scores: BestScores, enrolled: int, fpir: float) -> HighScores:
     """Returns the scores that determine the threshold for an FPIR in galleries of at least this size."""
-    some = torch.randperm(scores.samples, generator=torch.Generator().manual_seed(0))[:_TRIAL]
+    some = torch.randperm(scores.samples, generator=torch.Generator().manual_seed(0), device="cpu")[:_TRIAL]
     trial, rate = scores_from(scores, ALL, some.to(scores.device)), fpir
     while True:
         rate = min(1.0, 2 * rate + 3 / len(some))
@@ -231,7 +233,7 @@ def is_identified_at(high: HighScores, threshold: float) -> Tensor:
 
 def _crossing(high: HighScores, enrolled: int, rate: float) -> tuple[float, float] | None:
     """Returns the last score that may be accepted (inf: none) and the next lower one; None if all may."""
-    law = share_with_any(torch.arange(high.others + 1), high.others, enrolled)
+    law = share_with_any(torch.arange(high.others + 1, device="cpu"), high.others, enrolled)
     value, order = high.value.sort(descending=True)
     gains = (law[high.nth + 1] - law[high.nth])[order]  # increase of a probe's rate by its next score
     exceeding = torch.nonzero(gains.cumsum(0) / len(high.genuine) > rate * (1 + 1e-12))
@@ -244,5 +246,5 @@ def _crossing(high: HighScores, enrolled: int, rate: float) -> tuple[float, floa
 
 def _lowest_accepted(threshold: float, dtype: torch.dtype) -> Tensor:
     """Returns the smallest number of a type that is at least a float64 threshold."""
-    rounded = torch.tensor(threshold, dtype=dtype)
+    rounded = torch.tensor(threshold, dtype=dtype, device="cpu")
     return torch.nextafter(rounded, rounded.new_tensor(torch.inf)) if float(rounded) < threshold else rounded

@@ -111,7 +111,7 @@ def extrapolated_threshold(high: HighScores, enrolled: int, fpir: float, confide
 
     None if fewer than NEEDED scores reach that threshold.
     """
-    everyone = torch.ones(high.identities, dtype=torch.bool)
+    everyone = torch.ones(high.identities, dtype=torch.bool, device="cpu")
 
     def is_low_enough(threshold: float) -> bool:
         if confidence is None:
@@ -132,11 +132,11 @@ def extrapolated_rate(
             f"extrapolation needs at least {NEEDED} scores of different identities at or above the threshold "
             f"{threshold:.4f}; got {scores}. Measure more identities, or allow a higher rate"
         )
-    part = torch.randperm(high.identities, generator=torch.Generator().manual_seed(seed)) % _PARTS
+    part = torch.randperm(high.identities, generator=torch.Generator().manual_seed(seed), device="cpu") % _PARTS
     probes = _counts(high, threshold, part >= 0)
     values = _log_rates(probes, enrolled)
     without = [_log_rates(_counts(high, threshold, part != one), enrolled) for one in part.unique()]
-    widths = half_widths(torch.tensor(np.array(without)), confidence).numpy()
+    widths = half_widths(torch.tensor(np.array(without), device="cpu"), confidence).numpy()
     unmatched = _log_rate_with_unmatched(probes, enrolled)
     low = min((values - widths).min(), unmatched - widths[0])
     return ExtrapolatedRate(*_rate([values.mean(), low, (values + widths).max(), *values, unmatched]).tolist())

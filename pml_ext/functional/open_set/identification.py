@@ -116,7 +116,7 @@ def _without_each(law: _Law, identities: int) -> tuple[float, Tensor]:
     others = identities - 1
     rate = float(law.value(law.number, others).mean())
     if others < 2:
-        return rate, torch.full((identities,), torch.nan, dtype=torch.float64)
+        return rate, torch.full((identities,), torch.nan, dtype=torch.float64, device="cpu")
     left = law.value(law.number, others - 1)
     number = law.number[law.probe]
     change = law.value(number - 1, others - 1) - law.value(number, others - 1)

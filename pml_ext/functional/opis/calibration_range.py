@@ -34,7 +34,9 @@ def distances_at_ranks(pairs: PairDistances, ranks: Sequence[int]) -> Tensor:
 def _brackets(pairs: PairDistances, ranks: Sequence[int]) -> list[list[float]] | None:
     """Returns a lower and a higher cosine for each rank; None if more than `_MOST_LISTED` pairs are between them."""
     size = max(_FEWEST_SAMPLED, min(_MOST_SAMPLED, len(pairs.unit) // 16))
-    chosen = torch.randperm(len(pairs.unit), generator=torch.Generator().manual_seed(0))[:size].to(pairs.unit.device)
+    chosen = torch.randperm(len(pairs.unit), generator=torch.Generator().manual_seed(0), device="cpu")[:size].to(
+        pairs.unit.device
+    )
     cosines = pairs.unit[chosen] @ pairs.other[chosen].T
     is_negative = pairs.index[chosen, None] != pairs.index[chosen]
     falling = cosines[is_negative.triu()].sort(descending=True).values

@@ -102,7 +102,7 @@ def contiguous_folds(pairs: int, folds: int = 10, *, device: torch.device | None
     check_whole(folds, "folds", 2)
     if pairs < folds:
         raise ValueError(f"{folds} folds need at least {folds} pairs; got {pairs}")
-    return torch.arange(pairs, device=device) * folds // pairs
+    return torch.arange(pairs, device=device or "cpu") * folds // pairs
 
 
 def fold_accuracy(scores: Tensor, same: Tensor, fold_ids: Tensor) -> FoldAccuracy:

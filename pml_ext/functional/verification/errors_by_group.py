@@ -29,10 +29,10 @@ def group_errors(pairs: PairBlocks, groups: Tensor, count: int, cosine: float) -
     """Count the errors at a cosine threshold; groups: (N,) ids from 0 to count − 1, in the order of the samples."""
     classes = len(pairs.classes)
     groups, label = groups.cpu(), pairs.index.cpu()
-    samples = torch.zeros((classes, count), dtype=torch.int64)
+    samples = torch.zeros((classes, count), dtype=torch.int64, device="cpu")
     samples.index_put_((label, groups), torch.ones_like(label), accumulate=True)
-    false_accepts = torch.zeros((classes, count, count), dtype=torch.int64)
-    genuine, rejects = torch.zeros((2, classes, count), dtype=torch.int64)
+    false_accepts = torch.zeros((classes, count, count), dtype=torch.int64, device="cpu")
+    genuine, rejects = torch.zeros((2, classes, count), dtype=torch.int64, device="cpu")
 
     def add(to: Tensor, *places: Tensor) -> None:
         to.index_put_(places, torch.ones_like(places[0]), accumulate=True)
@@ -60,7 +60,7 @@ def group_errors(pairs: PairBlocks, groups: Tensor, count: int, cosine: float) -
                 add(false_accepts, of_class[apart], cell[1][apart], cell[0][apart])
     everywhere = samples.sum(dim=0) - samples
     impostors = samples[:, :, None] * everywhere[:, None] + everywhere[:, :, None] * samples[:, None]
-    diagonal = torch.arange(count)
+    diagonal = torch.arange(count, device="cpu")
     impostors[:, diagonal, diagonal] = samples * everywhere
     return GroupErrors(false_accepts, impostors, rejects, genuine)
 

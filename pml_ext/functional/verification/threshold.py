@@ -78,11 +78,14 @@ def threshold_of_best_utility(pairs: PairDistances, *, grid: int = _GRID_OF_ALL)
     Rates are counted on grids of at least 4 thresholds. Between two, the utility is at most that of the lower one's TNR
     and the upper one's TPR; intervals where this bound exceeds the best utility so far are refined, down to 1e-7.
     """
-    low, high = torch.zeros(1, dtype=torch.float64), torch.full((1,), 2.0, dtype=torch.float64)
+    low, high = (
+        torch.zeros(1, dtype=torch.float64, device="cpu"),
+        torch.full((1,), 2.0, dtype=torch.float64, device="cpu"),
+    )
     best, chosen = -1.0, 0.0
     while len(low):
         parts = max(2, grid // len(low))
-        steps = torch.linspace(0, 1, parts + 1, dtype=torch.float64)
+        steps = torch.linspace(0, 1, parts + 1, dtype=torch.float64, device="cpu")
         tried = torch.lerp(low[:, None], high[:, None], steps)
         tpr, tnr = _pooled_rates(pairs, tried.view(-1), grid)
         utility = utility_of_rates(tpr, tnr)
@@ -135,7 +138,7 @@ def _positive_distance_at(pairs: PairDistances, rank: int) -> float:
     if not rank:
         return low
     while high - low > _RESOLUTION:
-        grid = torch.linspace(low, high, _GRID_OF_ALL, dtype=torch.float64)
+        grid = torch.linspace(low, high, _GRID_OF_ALL, dtype=torch.float64, device="cpu")
         within = count_accepted(pairs, grid, positives_only=True)[0].cpu()
         first = int(torch.searchsorted(within, rank))
         if not first:  # low is 0 and already has `rank` pairs, of copies of one sample
