@@ -55,13 +55,15 @@ def test_a_group_that_a_project_assigns_keeps_our_other_keys(folder):
     def add_my_config(cfg):
         cfg.KD = CN({"MODEL_CONFIG": "", "TEMPERATURE": 4.0})
         cfg.MODEL.LOSSES.TRI = CN({"MARGIN": 0.7})
-        cfg.MODEL.HEADS = CN({"POOL_LAYER": "gem", "PARTS": 3})
+        cfg.MODEL.HEADS = CN({"POOL_LAYER": "gem", "PARTS": 3, "SCALE": 1})
         cfg.SOLVER.STEPS = [5]
 
-    cfg = load_config("Digits/sap_tcm.yml", ["KD.MODEL_CONFIG", "teacher.yml", "MODEL.DEVICE", "cpu"])
+    words = ["KD.MODEL_CONFIG", "teacher.yml", "MODEL.DEVICE", "cpu", "MODEL.HEADS.SCALE", 6.5]
+    cfg = load_config("Digits/sap_tcm.yml", words)
     assert (cfg.KD.MODEL_CONFIG, cfg.KD.TEMPERATURE, cfg.KD.EMA.MOMENTUM) == ("teacher.yml", 4.0, 0.999)
     assert (cfg.MODEL.LOSSES.TRI.MARGIN, cfg.MODEL.LOSSES.TRI.HARD_MINING) == (0.7, False)
     assert (cfg.MODEL.HEADS.PARTS, cfg.MODEL.HEADS.NAME, cfg.MODEL.HEADS.PFC.ENABLED) == (3, "EmbeddingHead", False)
+    assert cfg.MODEL.HEADS.SCALE == 6.5
 
 
 def test_groups_in_groups_and_frozen_or_open_ones_are_kept_too(folder):

@@ -178,6 +178,8 @@ def _fill(node: CN, defaults: CN, source: str, path: str = "") -> None:
         if isinstance(value, CN) != isinstance(default, CN):
             kinds = ("a value", "a group of keys") if isinstance(value, CN) else ("a group of keys", "a value")
             raise UserError(f"{source} sets {name} to {kinds[1]}, but {name} is {kinds[0]}: use another name")
+        if type(default) is float and type(value) is int:  # as FastReID's defaults have it
+            node[key] = float(value)
         if isinstance(default, CN):
             _fill(value, default, source, f"{name}.")
 
