@@ -67,8 +67,8 @@ tuned|[below](#next-to-an-identity-loss)|
 {accuracy[gpw@weighting]}|
 |a ranking metric as loss|`SmoothAPLoss`|OPIS {opis[smoothap]}, mAP@R {accuracy[smoothap]}|
 
-Means over {sets}; OPIS × 1000. Each loss trained a linear layer on frozen ImageNet features, with five seeds and \
-the same number of trials ([how they were chosen](EVIDENCE.md#method)). OPIS is averaged geometrically. In brackets: \
+Means over {sets}; OPIS × 1000. Each loss trained a linear layer on frozen ImageNet features, with five seeds, \
+tuned on validation classes ([how](EVIDENCE.md#method)). OPIS is averaged geometrically. In brackets: \
 of how many comparisons the change is decided better / worse. Neighbours often differ by less than their intervals.
 
 [OPIS](../guides/OPIS.md) is the variance of the classes' utility at one threshold: 2 × 10⁻³ is a spread of \

@@ -2,8 +2,9 @@
 
 Values, and one beyond each end, were fixed before any test result; what came later, EVIDENCE.md says.
 
-Each method gets the same number of trials, drawn at random (seeded by its name) from the product of its axes; a smaller
-product is tried whole. Where the best value lies at an end of its axis, those beyond it are tried until it is inside.
+Each method starts with the same number of trials, drawn at random (seeded by its name) from the product of its axes; a
+smaller product is tried whole. Where the best value lies at an end of its axis, those beyond it are tried until it is
+inside.
 The headline methods are chosen over three validation splits, and tuned three times (tuning.py).
 A name is a sum of terms (terms.py) and, after an @, a variant: "cit@0.5" and "cit" differ in settings only.
 """
@@ -96,7 +97,7 @@ class Method(NamedTuple):
 
 
 RATES = Axis((3e-4, 1e-3, 3e-3, 1e-2), (1e-4,), (3e-2, 1e-1), (3e-5, 1e-5, 3e-6, 1e-6, 0.0), (0.3, 1.0))
-# For methods with few settings, so that they get the same number of trials.
+# For methods with few settings, so that they start with the same number of trials.
 FINE_RATES = Axis((3e-4, 5e-4, 1e-3, 2e-3, 3e-3, 5e-3, 1e-2, 2e-2), *RATES[1:])
 # Rates of a loss's own parameters (proxies, a last layer), as a multiple of the head's.
 OWN_RATES = Axis((1.0, 10.0), (0.1,), (100.0,), (0.01, 1e-3), (1000.0, 1e4, 1e5))

@@ -1,4 +1,4 @@
-"""Tests the papers' claims: tunes every method at equal cost, tests it, and writes the tables.
+"""Tests the papers' claims: tunes every method, tests it, and writes the tables.
 
     python examples/evidence/run.py                 # all methods on all sets
     python examples/evidence/run.py --sets emoji    # on some sets
