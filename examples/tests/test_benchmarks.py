@@ -53,7 +53,7 @@ LIMITS = {
     "TCMLoss": 50,
     "SmoothAPLoss": 110,
     "PairWeightingLoss": 75,
-    "LoOp(ContrastiveLoss)": 206,
+    "LoOp(ContrastiveLoss)": 210,
     "RecallAtKSurrogateLoss": 120,
 }
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.jit._trace import is_tracing
+from torch.nn.functional import threshold
 
 
 def under_transform() -> bool:
@@ -115,7 +116,7 @@ def _gradient_through_norm(by_unit: Tensor, saved: tuple[Tensor, ...], x: Tensor
     """Returns (g − u (g·u)) / ‖x‖ for the gradient g by the unit vectors u, in two passes; 0 for a row of zeros."""
     unit, norms = saved
     along = (by_unit * unit).sum(-1, keepdim=True)
-    return torch.addcmul(by_unit, unit, along, value=-1) / norms.masked_fill(norms <= _SHORTEST, torch.inf)
+    return torch.addcmul(by_unit, unit, along, value=-1) / threshold(norms, _SHORTEST, torch.inf)
 
 
 to_sphere = CustomGradient(_unit_and_norms, lambda x: x / _norms(x), _gradient_through_norm)

@@ -3,7 +3,6 @@
 `shortfall_and_excess` is the plain version, `threshold_consistency` the kernel for the cosines of a batch.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -159,8 +158,7 @@ def _in_blocks(
     lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by = options
     inverse = inverse_norms(embeddings)
     margins = (margin_plus, margin_minus, indicator)
-    blocks = row_blocks(len(embeddings), len(embeddings), embeddings.device)
-    totals, toward, away = sums_in_blocks(embeddings, inverse, spans, margins, blocks, needs_gradient)
+    totals, toward, away = _sums_in_blocks(embeddings, inverse, spans, margins, needs_gradient)
     shortfall, excess, *divisors = totals
     if divide_by == "all":
         together = sum(size * size for size in spans.sizes)
@@ -173,24 +171,19 @@ def _in_blocks(
     return value, gradient if away is None else gradient.addcmul_(away, inverse * (2 * by_negative))
 
 
-def sums_in_blocks(
-    embeddings: Tensor,
-    inverse: Tensor,
-    spans: ClassSpans,
-    margins: tuple[float, float, bool],
-    blocks: Iterable[slice],
-    needs_gradient: bool,
+def _sums_in_blocks(
+    embeddings: Tensor, inverse: Tensor, spans: ClassSpans, margins: tuple[float, float, bool], needs_gradient: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Compute shortfall and excess over the pairs of some anchors, and weighted sums of these pairs' embeddings.
+    """Compute shortfall and excess over all pairs, and weighted sums of these pairs' embeddings.
 
-    inverse: (B, 1), 1/norm; margins: margin_plus, margin_minus, True for hard pairs only; blocks: consecutive anchors.
-    Returns (4,): shortfall, excess, number of hard positives and of hard negatives; (anchors, D) sums over positives;
-    (B, D) sums over negatives, None if no negative counts. Without needs_gradient both sums are None.
+    inverse: (B, 1), 1/norm; margins: margin_plus, margin_minus, True for hard pairs only.
+    Returns (4,): shortfall, excess, number of hard positives and of hard negatives; (B, D) sums over positives; (B, D)
+    sums over negatives, None if no negative counts. Without needs_gradient both sums are None.
     """
     margin_plus, margin_minus, indicator = margins
     totals = embeddings.new_zeros(4)
     toward, away = [], None
-    for block in blocks:
+    for block in row_blocks(len(embeddings), len(embeddings), embeddings.device):
         factors = inverse[block]
         cosines = (embeddings[block] @ embeddings.T).mul_(factors).mul_(inverse.T)
         same, valid = class_columns(spans, block)
