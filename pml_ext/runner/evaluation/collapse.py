@@ -65,9 +65,10 @@ class EpochLosses:
 
     @torch.no_grad()
     def compare(self, embeddings: Tensor, collapsed: Mapping[str, Tensor]) -> None:
-        """Record the epoch's last batch, (B, D), and its losses for equal embeddings."""
+        """Record the epoch's last batch, (B, D), and its losses for equal embeddings; `shares` of earlier ones go."""
         variance = unit_rows(embeddings).var(dim=0, correction=0).sum()
         self._collapsed = dict(collapsed) if float(variance) < _VARIANCE else {}
+        self.shares = {}
 
     def end_epoch(self, epoch: int, *, is_first: bool) -> None:
         """Evaluate the epoch; rank 0 logs changes."""

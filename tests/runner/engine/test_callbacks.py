@@ -203,8 +203,9 @@ def epoch_of(losses, shares, *, spread=1.0, collapsed=None):
     losses_of_epoch = EpochLosses({"CITLoss": "MODEL.LOSSES.CIT.SCALE"})
     losses_of_epoch.add({name: torch.tensor(value) for name, value in losses.items()})
     values = {name: torch.tensor(value) for name, value in (collapsed or {}).items()}
+    losses_of_epoch.shares = {"CITLoss": 0.0}  # of an earlier epoch
     losses_of_epoch.compare(torch.ones(4, 2) + spread * torch.tensor([[1.0, -1], [-1, 1], [1, -1], [-1, 1]]), values)
-    losses_of_epoch.shares = shares
+    losses_of_epoch.shares |= shares
     losses_of_epoch.end_epoch(2, is_first=True)
     return losses_of_epoch.problem
 
