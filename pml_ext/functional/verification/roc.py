@@ -205,14 +205,7 @@ def tar_at_far(scores: Tensor, same: Tensor, far: float) -> Tensor:
     >>> [round(float(tar_at_far(scores, same, far=far)), 3) for far in (1 / 3, 0.1)]
     [1.0, nan]
     """
-    check_scores(scores, same)
-    genuine, impostors = scores[same], scores[~same]
-    rank = first_refused(far, len(impostors))
-    if not len(genuine) or rank is None:
-        return torch.full((), torch.nan, dtype=torch.float64, device=scores.device)
-    if rank > len(impostors):
-        return torch.ones((), dtype=torch.float64, device=scores.device)
-    return (genuine > impostors.sort(descending=True).values[rank - 1]).double().mean()
+    return operating_point(roc_curve(scores, same), far).tar
 
 
 def operating_point(roc: ROC, far: float) -> OperatingPoint:
