@@ -26,20 +26,17 @@ class EmbeddingSpread(NamedTuple):
     Attributes:
         mean_cosine: mean over all pairs of two rows, in [-1, 1].
         largest_share: share of the variance along the direction that has most of it, in [1 / D, 1].
-        effective_rank: number of directions that the variance uses, in [1, D]: e to the entropy of their shares (Roy
-            and Vetterli, EUSIPCO 2007).
         shape: (N, D).
 
-    largest_share and effective_rank are nan if all rows are equal to the precision of their type.
+    largest_share is nan if all rows are equal to the precision of their type.
 
-    >>> spread = EmbeddingSpread(mean_cosine=0.9999, largest_share=0.4, effective_rank=5, shape=(100, 16))
+    >>> spread = EmbeddingSpread(mean_cosine=0.9999, largest_share=0.4, shape=(100, 16))
     >>> spread.problem()
     'the embeddings are nearly equal (mean cosine 0.999900)'
     """
 
     mean_cosine: float
     largest_share: float
-    effective_rank: float
     shape: tuple[int, int]
 
     def problem(self, classes: int | None = None) -> str:
@@ -100,10 +97,9 @@ def embedding_spread(embeddings: Tensor) -> EmbeddingSpread:
     mean_square = float((unit != 0).any(dim=1).double().mean())  # lower limit of the lengths: zero rows stay zero
     mean_cosine = mean_square - total * rows / (rows - 1)
     if total <= torch.finfo(embeddings.dtype).eps ** 2:
-        return EmbeddingSpread(mean_cosine, math.nan, math.nan, (rows, columns))
+        return EmbeddingSpread(mean_cosine, math.nan, (rows, columns))
     shares = variances / total
-    effective_rank = float(torch.special.entr(shares).sum().exp())
-    return EmbeddingSpread(mean_cosine, float(shares[-1]), effective_rank, (rows, columns))
+    return EmbeddingSpread(mean_cosine, float(shares[-1]), (rows, columns))
 
 
 def spectral_variance(embeddings: Tensor) -> Tensor:
