@@ -93,11 +93,11 @@ def _load_model(options: Namespace) -> tuple[CN, Embedder]:
         _require_no_model_keys(options)
         cfg = load_for_embedding(None, ["MODEL.DEVICE", "auto", *overrides])
         require_network(cfg)
-        return cfg, Embedder.from_onnx(model, device=_device(cfg), batch_size=cfg.TEST.IMS_PER_BATCH)
+        return cfg, Embedder.from_onnx(model, device=_device_of_process(cfg), batch_size=cfg.TEST.IMS_PER_BATCH)
     if path.is_dir():
         model, overrides = config_of_run(model), ["MODEL.WEIGHTS", weights_of_run(model), *overrides]
     cfg = load_for_embedding(model, [*overrides])
-    return cfg, Embedder.of(cfg, device=_device(cfg), half=options.half, batch_size=cfg.TEST.IMS_PER_BATCH)
+    return cfg, Embedder.of(cfg, device=_device_of_process(cfg), half=options.half, batch_size=cfg.TEST.IMS_PER_BATCH)
 
 
 def _require_no_model_keys(options: Namespace) -> None:
@@ -111,7 +111,7 @@ def _require_no_model_keys(options: Namespace) -> None:
         raise UserError(f"{', '.join(fixed)}: an exported file computes as it was exported")
 
 
-def _device(cfg: CN) -> str:
+def _device_of_process(cfg: CN) -> str:
     """Returns MODEL.DEVICE, with this process's GPU if a machine runs several processes."""
     from torch import distributed
 

@@ -23,7 +23,9 @@ _SIDE = 0.055  # side of an image, as a share of the map
 
 
 def map_figure(images: ImageSet, embeddings: Tensor, *, seed: int) -> ReportFigure:
-    """Returns a t-SNE map of up to 800 images of complete identities, or a PCA map of fewer than 80 images.
+    """Returns a t-SNE map of up to 800 images, or a PCA map of fewer than 80 images.
+
+    The images are all of some identities, or the first 800 of one that has more.
 
     embeddings: (N, D), unit norm; raises ValueError if all are equal. seed: seed of the chosen identities and of t-SNE.
     """
@@ -85,7 +87,7 @@ def _draw_image(axes: "Axes", pixels: np.ndarray, place: np.ndarray) -> None:
 
 
 def _some_identities(identities: np.ndarray, seed: int) -> np.ndarray:
-    """Returns up to 800 rows, all rows of each of some random identities."""
+    """Returns all rows of some random identities, at most 800 in all; of a larger identity, the first 800."""
     ids, counts = np.unique(identities, return_counts=True)
     order = np.random.default_rng(seed).permutation(len(ids))
     totals = np.cumsum(counts[order])
