@@ -233,6 +233,8 @@ def trained(run: Run) -> tuple[list[Tensor], list[ImageFeatures], dict[str, Any]
     if is_reid(run):
         report = json.loads((output / "metrics.json").read_text(encoding="utf-8"))
         by_network = {"trained": report["results"], **report.get("baselines", {})}
+        if "random weights" in by_network:
+            by_network["untrained"] = by_network.pop("random weights")
         more["reid"] = {network: sets[name] for network, sets in by_network.items()}
     images = loaded(name).query
     embedder = Embedder.from_config(output / "config.yaml", output / "checkpoints" / "last.ckpt", batch_size=256)

@@ -93,7 +93,7 @@ def _choose(options: Namespace) -> None:
     with errors_of_file(options.file, options):
         report = _report_of(options, data, rows, cohort)
         report = report if model is None else report.with_checkpoint(model)
-    print(*about, *[""] * bool(about), report.summary(), sep="\n", end="\n\n")
+    print(report.summary(), *about, sep="\n", end="\n\n")
     if report.doubtful is not None:
         print(*report.doubtful.summary(), sep="\n", end="\n\n")
     if options.output is None:

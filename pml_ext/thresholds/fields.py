@@ -25,6 +25,8 @@ Distance = Annotated[float, Meta(ge=0, le=2)]
 WORST = 10
 """Length of the lists of classes with the highest error rates."""
 CMC_RANKS = (1, 5, 10, 20)
+FEW_ERRORS, CAUTION = 10, 0.95
+"""Independent errors below which a choice is called uncertain, and the confidence that it is compared with."""
 _LABELS_SHOWN = 5
 _LARGER = 1.1  # a gallery, as a factor of the largest one of a report
 
@@ -77,24 +79,27 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Support:
-    """Errors that the choice of the threshold rests on.
-
-    errors: at the target's rate, of pairs or (expected) of searches; independent: errors of independent trials that
-    would tell as much, fewer because the pairs of an identity are alike.
-    """
-
-    errors: NotNegative
-    independent: NotNegative
-
-
-@dataclass(frozen=True)
 class OperatingPoint:
     """Error rates at another threshold, a cosine or a normalised score."""
 
     cosine: Score
     far: ErrorRate
     frr: ErrorRate
+
+
+@dataclass(frozen=True)
+class Support:
+    """Errors that the choice of the threshold rests on.
+
+    errors: at the target's rate, of pairs or (expected) of searches; independent: errors of independent trials that
+    would tell as much, fewer because the pairs of an identity are alike.
+    cautious: with fewer than FEW_ERRORS independent ones and without a confidence: the threshold that CAUTION gives,
+    with its rates, or why there is none.
+    """
+
+    errors: NotNegative
+    independent: NotNegative
+    cautious: OperatingPoint | str | None = None
 
 
 @dataclass(frozen=True)
@@ -437,3 +442,8 @@ class ThresholdFields:
 def distance_of(cosine: float) -> float:
     """Returns the L2 distance of unit rows with this cosine."""
     return math.sqrt(2 - 2 * cosine)
+
+
+def cosine_of(distance: float) -> float:
+    """Returns the cosine of unit rows at this L2 distance."""
+    return 1 - distance**2 / 2

@@ -1,4 +1,4 @@
-"""Figures of a threshold report: utility by class, DET curve, distances of pairs, and gallery sizes."""
+"""Figures of a threshold report: DET curve, scores of pairs, and utility by class."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -9,24 +9,22 @@ from torch import Tensor
 
 from pml_ext.reports import drawing
 from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, PALE, SKY, ReportFigure, add_legend, shorten
-from pml_ext.thresholds.fields import ThresholdCurves, ThresholdFields
+from pml_ext.thresholds.fields import ThresholdCurves, ThresholdFields, cosine_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _NAMED_CLASSES, _BARS = 5, 60
-_DISTANCE = "distance of two embeddings (0: equal)"
 
 
 def threshold_figures(report: ThresholdFields) -> list[ReportFigure]:
     """Returns the figures of a report; ValueError for a loaded report, whose file has no curves."""
     curves, consistency = _curves(report), report.consistency
-    figures = []
+    figures = [error_figure(report)]
     if consistency is not None:
         names = [str(c.label) for c in report.classes if c.genuine_pairs and c.impostor_pairs]
         ranges = consistency.distances, consistency.far_range
         figures.append(utility_figure(curves.distances, curves.utilities, names, *ranges, threshold=report))
-    figures.append(error_figure(report))
     return figures
 
 
@@ -39,7 +37,7 @@ def utility_figure(
     *,
     threshold: ThresholdFields | None = None,
 ) -> ReportFigure:
-    """Utility against distance: median and middle of the classes, the calibration range, the five worst classes.
+    """Utility against the cosine: median and middle of the classes, the calibration range, the five worst classes.
 
     The worst are those at the chosen threshold, or without one, in the calibration range.
 
@@ -58,44 +56,46 @@ def utility_figure(
     worst = means.argsort(stable=True)[:_NAMED_CLASSES].tolist()
 
     def draw(axes: "Axes") -> None:
+        cosines = cosines_of(distances)
         lower, median, upper = np.quantile(utilities.numpy(), (0.1, 0.5, 0.9), axis=0)
-        shown = distances[(utilities > 0.02).any(dim=0)].tolist() or [0.0, 2.0]
+        shown = cosines[(utilities > 0.02).any(dim=0).numpy()].tolist() or [-1.0, 1.0]
         if is_known:
-            axes.axvspan(low, high, color=PALE, label=f"FAR {far_range[0]:g} to {far_range[1]:g}")
-            shown += [low, high]
-        axes.fill_between(distances, lower, upper, color=SKY, alpha=0.6, label="10 to 90 % of classes")
-        axes.plot(distances, median, color=BLACK, linewidth=2, label="median class")
+            ends = [cosine_of(high), cosine_of(low)]
+            axes.axvspan(*ends, color=PALE, label=f"FAR {far_range[0]:g} to {far_range[1]:g}")
+            shown += ends
+        axes.fill_between(cosines, lower, upper, color=SKY, alpha=0.6, label="10 to 90 % of classes")
+        axes.plot(cosines, median, color=BLACK, linewidth=2, label="median class")
         for place, row in enumerate(worst):
             # Marks at different places tell these lines apart where they lie close together.
             style = drawing.line_style(place) | {"color": ORANGE, "markevery": (0.02 * place, 0.1), "linewidth": 1.3}
-            axes.plot(distances, utilities[row], label=shorten(names[row]), **style)
+            axes.plot(cosines, utilities[row], label=shorten(names[row]), **style)
         if threshold is not None:
             _mark(axes, threshold)
-            shown.append(threshold.distance)
+            shown.append(threshold.cosine)
         axes.set_xlim(min(shown) - 0.05, max(shown) + 0.05)
-        axes.set(ylim=(0, 1.02), xlabel=_DISTANCE, ylabel="utility of a class (1: no errors)")
+        score = "cosine" if threshold is None else threshold.score_name
+        axes.set(ylim=(0, 1.02), xlabel=_axis(score), ylabel="utility of a class (1: no errors)")
         add_legend(axes)
 
+    where = "in the grey range" if threshold is None else "at the threshold"
     caption = (
-        f"One threshold for all {len(names)} classes. The utility of a class is 1 where none of its pairs is decided "
-        "wrongly, and 0 where all pairs of one kind are. Where the band is wide, or a class lies far below the median, "
-        "no threshold suits every class. The classes with the lowest utility "
-        f"{'in the grey range' if threshold is None else 'at the threshold'} are named. OPIS measures the spread in "
-        "the grey range."
+        "Utility: the harmonic mean of a class's rates of right accepts and right rejects, 1 without errors. OPIS: the "
+        f"variance of the {len(names)} classes' utilities in the grey range, 0 if one threshold suits all. The classes "
+        f"with the lowest utility {where} are named."
     )
     return ReportFigure("utility", "Utility of each class", caption, [draw])
 
 
 def error_figure(report: ThresholdFields) -> ReportFigure:
-    """DET curve with its bands, and the distances of all pairs."""
+    """DET curve with its bands, and the scores of all pairs."""
     curves = _curves(report)
     caption = (
-        "False rejects against false accepts, the threshold marked; then the distances of the pairs behind them. The "
+        "False rejects against false accepts, the threshold marked; then the scores of the pairs behind them. The "
         "band has the 95 % intervals of both rates, for other classes of the same kind. "
-        f"Pairs left of the dashed line are accepted. There are {report.far.pairs:,} pairs of different classes "
+        f"Pairs right of the dashed line are accepted. There are {report.far.pairs:,} pairs of different classes "
         f"and {report.frr.pairs:,} of one class."
     )
-    panels = [partial(_draw_det, report, curves), partial(_draw_distances, report, curves)]
+    panels = [partial(_draw_det, report, curves), partial(_draw_scores, report, curves)]
     return ReportFigure("det", "One threshold for all pairs", caption, panels)
 
 
@@ -125,24 +125,33 @@ def _draw_det(report: ThresholdFields, curves: ThresholdCurves, axes: "Axes") ->
     add_legend(axes)
 
 
-def _draw_distances(report: ThresholdFields, curves: ThresholdCurves, axes: "Axes") -> None:
+def _draw_scores(report: ThresholdFields, curves: ThresholdCurves, axes: "Axes") -> None:
     accepted = (curves.genuine + curves.impostors).numpy()
     first, last = np.searchsorted(accepted, (1, accepted[-1])).tolist()
-    step = max(1, (last - first) // _BARS)
-    shown = slice(max(0, first - step), last + step + 1, step)
+    cosines = cosines_of(curves.distances)
+    edges = np.linspace(cosines[last], cosines[max(0, first - 1)], _BARS + 1)
     genuine: dict[str, Any] = {"fill": True, "color": SKY}
     impostors: dict[str, Any] = {"color": BLACK, "hatch": "////", "linewidth": 1.2}
     for name, counts, style in (
         ("same class", curves.genuine, genuine),
         ("different classes", curves.impostors, impostors),
     ):
-        share = counts[shown].double().diff() / counts[-1]
-        axes.stairs(share, curves.distances[shown], label=f"{name} ({int(counts[-1]):,} pairs)", **style)
+        share_above = np.interp(edges, cosines[::-1], counts.numpy()[::-1] / int(counts[-1]))
+        axes.stairs(-np.diff(share_above), edges, label=f"{name} ({int(counts[-1]):,} pairs)", **style)
     _mark(axes, report)
-    axes.set(xlabel=_DISTANCE, ylabel="share of pairs")
+    axes.set(xlabel=_axis(report.score_name), ylabel="share of pairs")
     add_legend(axes)
+
+
+def cosines_of(distances: Tensor) -> np.ndarray:
+    """Returns the cosines of (M,) ascending distances, descending."""
+    return 1 - distances.numpy() ** 2 / 2
+
+
+def _axis(score: str) -> str:
+    return f"{score} of two embeddings (1: equal)"
 
 
 def _mark(axes: "Axes", report: ThresholdFields) -> None:
     label = f"threshold: {report.score_name} ≥ {report.cosine:.3f}"
-    axes.axvline(report.distance, color=ORANGE, linestyle="--", linewidth=2, label=label)
+    axes.axvline(report.cosine, color=ORANGE, linestyle="--", linewidth=2, label=label)

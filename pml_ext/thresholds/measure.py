@@ -31,6 +31,8 @@ from pml_ext.metrics.normalization import CohortNormalization
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.thresholds.doubtful_labels import find_doubtful_labels
 from pml_ext.thresholds.fields import (
+    CAUTION,
+    FEW_ERRORS,
     CameraRates,
     ClassErrors,
     Consistency,
@@ -45,6 +47,7 @@ from pml_ext.thresholds.fields import (
     ThresholdFields,
     WorstPair,
     WorstPairs,
+    cosine_of,
     distance_of,
 )
 from pml_ext.thresholds.groups import measure_groups
@@ -107,10 +110,14 @@ def measure_threshold(
             normalization, plain = describe_cohort(normalize), _plain_cosines(samples, rates.far, opis)
         begin("looking for doubtful labels", 0)
         doubtful = _doubtful_labels(samples, names, source, copies, target, search)
+        support = rates.support
+        if support is not None and support.independent < FEW_ERRORS and target.confidence is None:
+            support = replace(support, cautious=_cautious_choice(target, pairs, planned))
         begin("measuring searches")
         searches = None if planned is None else planned.rates(cosine)
         return replace(
             rates,
+            support=support,
             cameras=camera_rates,
             worst_pairs=hardest,
             searches=searches,
@@ -161,7 +168,7 @@ def _plain_cosines(samples: Samples, far: ErrorRate, opis: OPISSettings) -> Plai
     consistency = _consistency(pairs, opis, counts)
     accepted = counts.at(distance)[0]
     return PlainCosines(
-        cosine=1 - distance**2 / 2,
+        cosine=cosine_of(distance),
         frr=_frr(pairs, accepted),
         opis=None if consistency is None else consistency.opis,
     )
@@ -173,7 +180,17 @@ def _cosine_for(target: Target, pairs: PairDistances, planned: PlannedSearch | N
         assert planned is not None
         return planned.threshold(target)
     distance, support = threshold_for(target, pairs)
-    return 1 - middle_of_gap(pairs, distance) ** 2 / 2, support
+    return cosine_of(middle_of_gap(pairs, distance)), support
+
+
+def _cautious_choice(target: Target, pairs: PairDistances, planned: PlannedSearch | None) -> OperatingPoint | str:
+    """Returns the threshold that other identities meet with confidence, with its rates, or why there is none."""
+    try:
+        cosine, _ = _cosine_for(replace(target, confidence=CAUTION), pairs, planned)
+    except ValueError as error:
+        return str(error)
+    far, frr, _ = error_rates(pairs, pairs.classes.tolist(), distance_of(cosine))
+    return OperatingPoint(cosine, far, frr)
 
 
 def _doubtful_labels(
@@ -350,7 +367,7 @@ def _points(pairs: PairDistances, counts: _Counts) -> tuple[OperatingPoint, ...]
     points = []
     genuine, impostors = counts.at(counts.points)
     for distance, accepted, false_accepts in zip(counts.points.tolist(), genuine.T, impostors.T, strict=True):
-        points.append(OperatingPoint(1 - distance**2 / 2, _far(pairs, false_accepts), _frr(pairs, accepted)))
+        points.append(OperatingPoint(cosine_of(distance), _far(pairs, false_accepts), _frr(pairs, accepted)))
     return tuple(points)
 
 

@@ -29,6 +29,7 @@ from pml_ext.thresholds.text import (
     score_in_words,
     support_in_words,
     target_in_words,
+    uncertainty_in_words,
     with_interval,
 )
 
@@ -53,6 +54,7 @@ def page_of(report: ThresholdFields, figures: list[ReportFigure], image_of: Imag
     sentences.append(f"{rejected_in_words(report)}.")
     texts = {
         "title": "One threshold and its errors in each class",
+        "uncertainty": uncertainty_in_words(report),
         "meaning": meaning(report),
         "score": score_in_words(report),
         "chosen": target_in_words(report),

@@ -16,9 +16,7 @@ from pml_ext.functional.verification.threshold import (
     threshold_of_best_utility,
     threshold_rejecting,
 )
-from pml_ext.thresholds.fields import RateKind, Support, Target
-
-_CONFIDENCE = 0.95  # of the support of a target without one
+from pml_ext.thresholds.fields import CAUTION, RateKind, Support, Target
 
 
 def choose_target(
@@ -82,7 +80,7 @@ def support_at(target: Target, rate: float, without: Tensor, trials: int, *, err
     """Returns the `independent_trials` of a rate with (T,) `without`, and its support."""
     independent = float(min(len(without), trials))  # ties: the set has no threshold near the target
     if 0 < rate < 1:
-        independent = independent_trials(rate, without, trials, target.confidence or _CONFIDENCE)
+        independent = independent_trials(rate, without, trials, target.confidence or CAUTION)
     return independent, Support(errors, rate * independent)
 
 

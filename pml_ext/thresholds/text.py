@@ -3,6 +3,8 @@
 from decimal import Decimal
 
 from pml_ext.thresholds.fields import (
+    CAUTION,
+    FEW_ERRORS,
     ErrorRate,
     GalleryRates,
     GroupComparison,
@@ -11,6 +13,7 @@ from pml_ext.thresholds.fields import (
     Searches,
     Target,
     ThresholdFields,
+    cosine_of,
 )
 
 Line = tuple[str, str]
@@ -81,8 +84,13 @@ def _share(rate: ErrorRate | MeanRate, trials: int, kind: str, outcome: str) -> 
     shown = f"about {count:,}"
     if count in (0, total):
         shown = f"{count:,}" if count else "none"
-    interval = f"95 % interval {percent(rate.low)} to {percent(rate.high)}"
-    return f"{total:,} {kind}, {shown} {'is' if count <= 1 else 'are'} {outcome} ({interval})"
+    low, high = (_two_digits(end * total) for end in (rate.low, rate.high))
+    return f"{total:,} {kind}, {shown} {'is' if count <= 1 else 'are'} {outcome} (between {low} and {high})"
+
+
+def _two_digits(value: float) -> str:
+    """Formats a count with two significant digits: 0.6, 12, 1,200."""
+    return f"{Decimal(f'{value:.2g}'):,f}"
 
 
 def target_in_words(report: ThresholdFields) -> str:
@@ -111,6 +119,20 @@ def support_in_words(report: ThresholdFields) -> str:
     if confidence is None:
         return f"{errors}. Other identities exceed {limit} about as often as not, unless a confidence is given"
     return f"{errors}. Other identities exceed {limit} in at most {percent(1 - confidence)} of cases"
+
+
+def uncertainty_in_words(report: ThresholdFields) -> str:
+    """Returns what a choice by few independent errors leaves open, and what a confidence gives; empty if many."""
+    support, target = report.support, report.target
+    if support is None or support.cautious is None:
+        return ""
+    cautious, name, what = support.cautious, target.kind.upper(), _ERRORS[target.kind]
+    few = f"{support.independent:.2g} independent {what}, fewer than {FEW_ERRORS}"
+    text = f"{name} is uncertain: the choice rests on {few}"
+    if isinstance(cautious, str):
+        return f"{text}. --confidence {CAUTION:g} is impossible: {cautious}"
+    rates = f"FAR {cautious.far.rate:.3g}, FRR {cautious.frr.rate:.3g}"
+    return f"{text}. --confidence {CAUTION:g} gives {report.score_name} >= {cautious.cosine:.4f} ({rates})"
 
 
 def cameras_in_words(report: ThresholdFields) -> str:
@@ -171,6 +193,8 @@ def summary_lines(report: ThresholdFields) -> list[Line]:
     ]
     if support := support_in_words(report):
         lines.insert(3, ("rests on", support))
+    if uncertainty := uncertainty_in_words(report):
+        lines.insert(0, ("uncertain", uncertainty))
     if cameras := cameras_in_words(report):
         lines.append(("cameras", cameras))
     if report.searches is not None:
@@ -217,7 +241,7 @@ def _target(report: ThresholdFields) -> str:
 def _threshold(report: ThresholdFields) -> str:
     cohort = report.normalization
     if cohort is None:
-        return f"cosine >= {report.cosine:.6f}, which is L2 distance <= {report.distance:.6f}"
+        return f"cosine >= {report.cosine:.6f} (L2 distance <= {report.distance:.6f})"
     samples = f"the {cohort.k} nearest of {cohort.samples} samples of a cohort, SHA-256 {cohort.sha256[:12]}…"
     return f"normalised score >= {report.cosine:.6f}, by {samples}; strength {cohort.strength:g}"
 
@@ -277,7 +301,7 @@ def consistency_in_words(report: ThresholdFields) -> str:
     consistency = report.consistency
     if consistency is None:
         return "not measurable: fewer than two classes have a genuine and an impostor pair"
-    far, distance = consistency.far_range, consistency.distances
-    over = f"over FAR {far[0]:g} to {far[1]:g} (distance {distance[0]:.4f} to {distance[1]:.4f})"
+    far, cosines = consistency.far_range, [cosine_of(distance) for distance in consistency.distances]
+    over = f"over FAR {far[0]:g} to {far[1]:g} ({report.score_name} {cosines[0]:.4f} to {cosines[1]:.4f})"
     epsilon = f"ε-OPIS (ε = {consistency.epsilon:g}) {consistency.epsilon_opis:.3e}"
     return f"{consistency.opis:.3e}, {epsilon}, {over}"

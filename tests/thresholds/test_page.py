@@ -103,7 +103,9 @@ def numbers_of(value):
     if isinstance(value, dict):
         parts = [numbers_of(one) for one in value.values()]
         if {"rate", "pairs"} <= value.keys():
-            parts.append({f"{count:,}" for count in as_counts(value["rate"], value["pairs"])})
+            _, total = counts = as_counts(value["rate"], value["pairs"])
+            parts.append({f"{count:,}" for count in counts})
+            parts.append({f"{float(f'{total * value[end]:.2g}'):,g}" for end in ("low", "high")})
         return set().union(*parts)
     if isinstance(value, list):
         return set().union({f"{len(value):,}", str(len(value))}, *map(numbers_of, value))
@@ -138,6 +140,7 @@ def test_every_number_of_the_page_is_in_the_file(tmp_path):
     content = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
     rejected = sum((one["frr"] or 0) > 0.5 for one in content["classes"])
     derived = {str(rejected), percent(1 - content["target"]["confidence"]).split()[0]}
+    derived |= {f"{abs(1 - distance**2 / 2):.4f}" for distance in content["consistency"]["distances"]}
     assert set(NUMBER.findall(shown)) - numbers_of(content) - FIXED - derived == set()
 
 
@@ -152,7 +155,7 @@ def test_the_page_shows_both_rates_with_their_intervals_and_counts(tmp_path):
             f"{rate.pairs:,}",
         )
         assert re.search(r"<td[^>]*>" + r"</td><td[^>]*>".join(map(re.escape, cells)) + "</td>", text)
-    assert f"OPIS {found.consistency.opis:.3e}" in text
+    assert f"OPIS {found.consistency.opis:.3e}" in text and text.index("OPIS ") > text.index("Other thresholds")
     assert len(found.points) == 6 and [point.cosine for point in found.points] == sorted(
         (point.cosine for point in found.points), reverse=True
     )

@@ -1,4 +1,5 @@
 import dataclasses
+import re
 
 import pytest
 import torch
@@ -36,16 +37,17 @@ def test_a_threshold_for_searches_is_headed_by_searches():
     found = dataclasses.replace(found, searches=dataclasses.replace(found.searches, sizes=(planned,)))
     assert meaning(found) == (
         "Of 10 searches for identities not in the gallery (5 enrolled), about 2 are answered with a wrong match "
-        "(95 % interval 10 % to 30 %); of 40 searches for enrolled identities, none is missed (95 % interval 0 % to 10 "
-        "%)."
+        "(between 1 and 3); of 40 searches for enrolled identities, none is missed (between 0 and 4)."
     )
 
 
 def test_the_sentence_for_the_person_who_decides():
-    found = dataclasses.replace(report(), far=ErrorRate(100, 100_000, 0.0, 0.1), frr=ErrorRate(633, 1000, 0.5, 0.7))
+    found = dataclasses.replace(
+        report(), far=ErrorRate(100, 100_000, 0.0, 0.0123), frr=ErrorRate(633, 1000, 0.551, 0.714)
+    )
     assert meaning(found) == (
-        "Of 1,000 comparisons of two different identities, about 1 is wrongly accepted (95 % interval 0 % to "
-        "10 %); of 10 comparisons of the same identity, about 6 are wrongly rejected (95 % interval 50 % to 70 %)."
+        "Of 1,000 comparisons of two different identities, about 1 is wrongly accepted (between 0 and "
+        "12); of 10 comparisons of the same identity, about 6 are wrongly rejected (between 5.5 and 7.1)."
     )
     found = dataclasses.replace(
         found,
@@ -54,8 +56,8 @@ def test_the_sentence_for_the_person_who_decides():
         classes=(ClassErrors(0, 9, 99, 0, 9, 9),),
     )
     assert meaning(found) == (
-        "Of 2,000 comparisons of two different identities, none is wrongly accepted (95 % interval 0 % to "
-        "10 %); of 9 comparisons of the same identity, 9 are wrongly rejected (95 % interval 50 % to 100 %)."
+        "Of 2,000 comparisons of two different identities, none is wrongly accepted (between 0 and "
+        "200); of 9 comparisons of the same identity, 9 are wrongly rejected (between 4.5 and 9)."
     )
 
 
@@ -75,3 +77,31 @@ def test_classes_that_are_refused_often_are_counted(rate, text):
 
 def test_percent_has_three_digits_and_no_exponent():
     assert [percent(v) for v in (0.633, 1e-3, 1.2345e-6, 1.0, 0.0)] == ["63.3 %", "0.1 %", "0.000123 %", "100 %", "0 %"]
+
+
+def test_a_choice_by_few_independent_errors_says_so_first_and_what_a_confidence_gives():
+    generator, labels = torch.Generator().manual_seed(0), torch.arange(300) // 6
+    x = torch.randn(50, 8, generator=generator)[labels] + 0.5 * torch.randn(300, 8, generator=generator)
+
+    def report_at(far, **options):
+        return ThresholdReport.from_embeddings(x, labels, far=far, **options)
+
+    few, sure = report_at(2e-3), report_at(2e-3, confidence=0.95)
+    assert 3 < few.support.independent < 10
+    first = few.summary().splitlines()[0]
+    assert first.startswith(
+        f"uncertain    FAR is uncertain: the choice rests on {few.support.independent:.2g} independent"
+    )
+    assert (
+        f"--confidence 0.95 gives cosine >= {sure.cosine:.4f} (FAR {sure.far.rate:.3g}, FRR {sure.frr.rate:.3g})"
+        in first
+    )
+    assert sure.support.cautious is None and "uncertain" not in sure.summary()
+    none = report_at(1e-4).summary().splitlines()[0]
+    assert re.search(r"--confidence 0.95 is impossible: FAR 0.0001 with .* Measure about \d", none)
+    many = report_at(0.02)
+    assert many.support.independent >= 10 and many.summary().startswith("in words")
+    searches = ThresholdReport.from_embeddings(x, labels, search=SearchPlan(20, 0.1))
+    sure = ThresholdReport.from_embeddings(x, labels, search=SearchPlan(20, 0.1), confidence=0.95)
+    assert searches.support.cautious.cosine == sure.cosine
+    assert searches.summary().startswith("uncertain    FPIR is uncertain")

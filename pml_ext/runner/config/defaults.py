@@ -95,7 +95,7 @@ _TEST: dict[str, Any] = {
     "BEST": "",
     "PATIENCE": 0,  # ours: stop training after this number of validations without a better BEST; 0: never
     "REPORT": True,  # ours: write report.html with figures
-    "BASELINES": False,  # ours: also evaluate the raw pixels and the untrained network
+    "BASELINES": False,  # ours: also evaluate the raw pixels and the network before training
     "THRESHOLD": {"ENABLED": False, "FAR": 1e-3},  # ours: write a threshold report for each test set with queries
     "OPIS": {"FAR_RANGE": (1e-2, 1e-1), "GRID": 100, "EPSILON": 0.1},  # ours
     # ours: for pairs of images (in FOLDS blocks) and for templates

@@ -41,7 +41,7 @@ from pml_ext.runner.engine.output import (
 from pml_ext.runner.engine.run_outputs import report_run
 from pml_ext.runner.engine.trainer import build_trainer, outside_batch_systems
 from pml_ext.runner.engine.training_module import TrainingModule
-from pml_ext.runner.evaluation.run_metrics import BEFORE, RAW_PIXELS, UNTRAINED, Measured, measure_raw_pixels
+from pml_ext.runner.evaluation.run_metrics import PRETRAINED, RANDOM, RAW_PIXELS, Measured, measure_raw_pixels
 from pml_ext.runner.evaluation.selected_metrics import best_metric, replaces_metrics
 from pml_ext.runner.launch import Launch, is_first, one_message, restarts, start
 from pml_ext.runner.modeling.interfaces import as_float
@@ -159,7 +159,7 @@ def _train(
     pretrained = bool(cfg.MODEL.WEIGHTS) or cfg.MODEL.BACKBONE.PRETRAIN
     before, baselines = Measured(module.before_training, before.features), dict[str, Measured]()
     with later.collected("the baselines"):
-        baselines = _baselines(module, trainer, data, before, row=BEFORE if pretrained else UNTRAINED)
+        baselines = _baselines(module, trainer, data, before, row=PRETRAINED if pretrained else RANDOM)
     results = report_run(cfg, trainer, module, output, weights, "metrics.json", baselines, later)
     later.raise_together()
     return results
@@ -236,7 +236,7 @@ def evaluate(cfg: CN, launch: Launch | None = None) -> dict[str, dict[str, float
         trainer, baselines = build_trainer(cfg, launch, output, None), {}
         if cfg.TEST.BASELINES:
             before = _measured_before_training(module, trainer, data)
-            baselines = _baselines(module, trainer, data, before, row=UNTRAINED)
+            baselines = _baselines(module, trainer, data, before, row=RANDOM)
         load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         trainer.validate(module, datamodule=data, verbose=False)
         later, weights = LaterErrors(), Path(cfg.MODEL.WEIGHTS)
@@ -284,7 +284,7 @@ def _measured_before_training(module: TrainingModule, trainer: lightning.Trainer
 def _baselines(
     module: TrainingModule, trainer: lightning.Trainer, data: DataModule, before: Measured, *, row: str
 ) -> dict[str, Measured]:
-    """Returns the rows of TEST.BASELINES by name, on rank 0 only; `row`: name of the row before training."""
+    """Returns the rows of TEST.BASELINES by name, on rank 0 only; `row`: name of the network before training."""
     cfg = module.cfg
     if not cfg.TEST.BASELINES or not before.results or not trainer.is_global_zero:
         return {}

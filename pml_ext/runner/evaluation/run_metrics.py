@@ -180,8 +180,8 @@ def device_with_room(features: Features, device: torch.device, group: dist.Proce
     return _CPU
 
 
-RAW_PIXELS, UNTRAINED, BEFORE = "raw pixels", "untrained", "before training"
-"""Row names in the results table; UNTRAINED for random weights, BEFORE for pretrained weights."""
+RAW_PIXELS, RANDOM, PRETRAINED = "raw pixels", "random weights", "pretrained weights"
+"""Row names in the results table: the pixels, and the network before training, named by its weights."""
 
 _LARGEST_SIDE = 32
 

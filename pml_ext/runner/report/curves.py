@@ -145,9 +145,10 @@ def _draw_utilities(curves: Mapping[str, RunCurves], axes: "Axes") -> None:
     for place, (label, curve) in enumerate(curves.items()):
         style = drawing.line_style(place) | {"marker": "", "linewidth": 1.8}
         lower, median, upper = curve.utilities
-        axes.fill_between(curve.distances, lower, upper, color=style["color"], alpha=0.2, linewidth=0)
-        axes.plot(curve.distances, median, label=label, **style)
-    axes.set(ylim=(0, 1.02), xlabel="distance of two embeddings (0: equal)", ylabel="utility of a class (1: no errors)")
+        cosines = 1 - np.asarray(curve.distances) ** 2 / 2
+        axes.fill_between(cosines, lower, upper, color=style["color"], alpha=0.2, linewidth=0)
+        axes.plot(cosines, median, label=label, **style)
+    axes.set(ylim=(0, 1.02), xlabel="cosine of two embeddings (1: equal)", ylabel="utility of a class (1: no errors)")
     drawing.add_legend(axes)
 
 

@@ -40,7 +40,7 @@ from pml_ext.runner.report.ranked_results import (
     results_figure,
     worst_and_random,
 )
-from pml_ext.thresholds.fields import Target, ThresholdCurves, ThresholdFields
+from pml_ext.thresholds.fields import Target, ThresholdCurves, ThresholdFields, cosine_of
 from pml_ext.thresholds.figures import error_figure, utility_figure
 from pml_ext.thresholds.measure import error_rates
 from pml_ext.thresholds.page import class_tables
@@ -135,8 +135,8 @@ def _panels_of_set(
     panels: FigureMakers = {
         "What queries find": lambda: _results_of_queries(data, lists(), seed),
         "Most confused classes": lambda: _confusions(data, lists()[TRAINED]),
-        "Utility of each class": lambda: _utility_of_set(data, curves(), opis.far_range),
         "One threshold for all pairs": lambda: _threshold_figures(file, data, features, curves(), far),
+        "Utility of each class": lambda: _utility_of_set(data, curves(), opis.far_range),
         "A map of the embeddings": lambda: [map_figure(every, torch.cat(features), seed=seed)],
     }
     return panels
@@ -181,7 +181,7 @@ def _threshold_figures(
     far_rate, frr_rate, errors = error_rates(pairs, names, distance)
     fields = ThresholdFields(
         target=Target("far", far),
-        cosine=1 - distance**2 / 2,
+        cosine=cosine_of(distance),
         far=far_rate,
         frr=frr_rate,
         classes=errors,

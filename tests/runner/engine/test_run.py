@@ -97,7 +97,7 @@ def test_eval_repeats_the_numbers_exactly(trained, tmp_path, capfd):
     rows = [line.partition("  ")[0] for line in shown.splitlines()]
     assert shown.startswith("Digits: the trained model is worse than raw pixels")
     first = rows.index("Digits, raw pixels")
-    assert rows[first : first + 3] == ["Digits, raw pixels", "Digits, untrained", "Digits"]
+    assert rows[first : first + 3] == ["Digits, raw pixels", "Digits, random weights", "Digits"]
     assert "R@1" in shown and "R@1" not in said, "results are on standard output, the rest on standard error"
 
 
@@ -419,6 +419,6 @@ def test_a_resumed_run_needs_no_pretrained_weights_and_keeps_the_numbers_before_
     shutil.copytree(trained, tmp_path / "resumed")
     before = written(trained)["baselines"]
     assert train(tmp_path / "resumed", "TEST.BASELINES", "True", flags=("--resume",)) == 0
-    assert written(tmp_path / "resumed")["baselines"] == before and before.keys() == {"raw pixels", "untrained"}
+    assert written(tmp_path / "resumed")["baselines"] == before and before.keys() == {"raw pixels", "random weights"}
     assert train(tmp_path / "new", "SOLVER.MAX_EPOCH", "1", "TEST.EVAL_PERIOD", "0", "TEST.METRICS", "('cmc',)") == 0
     assert asked == [False, True]

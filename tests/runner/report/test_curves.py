@@ -52,7 +52,9 @@ def test_one_figure_has_the_lines_of_all_runs(runs):
     utility, det = (panel.axes[0] for panel in figure.panel_figures)
     for place, folder in enumerate(runs.values()):
         kept = read_curves(curves_file(folder, "Set"))
-        np.testing.assert_array_equal(utility.lines[place].get_xydata().T, [kept.distances, kept.utilities[1]])
+        np.testing.assert_array_equal(
+            utility.lines[place].get_xydata().T, [1 - np.square(kept.distances) / 2, kept.utilities[1]]
+        )
         np.testing.assert_array_equal(det.lines[place].get_xydata().T, [kept.fars, 1 - np.array(kept.tars)])
     assert len(utility.collections) == 2, "a band for each"
 
