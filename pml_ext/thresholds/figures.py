@@ -89,9 +89,10 @@ def utility_figure(
 def error_figure(report: ThresholdFields) -> ReportFigure:
     """DET curve with its bands, and the scores of all pairs."""
     curves = _curves(report)
-    caption = (
-        "False rejects against false accepts, the threshold marked; then the scores of the pairs behind them. The "
-        "band has the 95 % intervals of both rates, for other classes of the same kind. "
+    caption = "False rejects against false accepts, the threshold marked; then the scores of the pairs behind them. "
+    if report.points:
+        caption += "The band has the 95 % intervals of both rates, for other classes of the same kind. "
+    caption += (
         f"Pairs right of the dashed line are accepted. There are {report.far.pairs:,} pairs of different classes "
         f"and {report.frr.pairs:,} of one class."
     )
@@ -109,13 +110,9 @@ def _draw_det(report: ThresholdFields, curves: ThresholdCurves, axes: "Axes") ->
     far, frr = curves.impostors / report.far.pairs, 1 - curves.genuine / report.frr.pairs
     is_error = (far > 0) & (frr > 0)
     axes.plot(far[is_error], frr[is_error], color=BLUE, linewidth=1.8)
-    fars, frrs = [point.far for point in report.points], [point.frr for point in report.points]
     lowest = 0.5 / report.frr.pairs  # keeps zeros on the logarithmic axis
-    band: dict[str, Any] = {"color": SKY, "alpha": 0.4, "linewidth": 0}
-    lower, upper = [max(rate.low, lowest) for rate in frrs], [rate.high for rate in frrs]
-    axes.fill_between([rate.rate for rate in fars], lower, upper, label="95 % intervals", **band)
-    lower, upper = [rate.low for rate in fars], [rate.high for rate in fars]
-    axes.fill_betweenx([max(rate.rate, lowest) for rate in frrs], lower, upper, **band)
+    if report.points:
+        _draw_bands(report, lowest, axes)
     chosen = max(report.far.rate, 1 / report.far.pairs), max(report.frr.rate, lowest)
     style: dict[str, Any] = {"marker": "D", "markersize": 9, "color": ORANGE, "markeredgecolor": BLACK}
     label = f"threshold: FAR {report.far.rate:.3g}, FRR {report.frr.rate:.3g}"
@@ -123,6 +120,15 @@ def _draw_det(report: ThresholdFields, curves: ThresholdCurves, axes: "Axes") ->
     drawing.format_det(axes, report.far.pairs)
     axes.set_ylim(bottom=lowest)
     add_legend(axes)
+
+
+def _draw_bands(report: ThresholdFields, lowest: float, axes: "Axes") -> None:
+    fars, frrs = [point.far for point in report.points], [point.frr for point in report.points]
+    band: dict[str, Any] = {"color": SKY, "alpha": 0.4, "linewidth": 0}
+    lower, upper = [max(rate.low, lowest) for rate in frrs], [rate.high for rate in frrs]
+    axes.fill_between([rate.rate for rate in fars], lower, upper, label="95 % intervals", **band)
+    lower, upper = [rate.low for rate in fars], [rate.high for rate in fars]
+    axes.fill_betweenx([max(rate.rate, lowest) for rate in frrs], lower, upper, **band)
 
 
 def _draw_scores(report: ThresholdFields, curves: ThresholdCurves, axes: "Axes") -> None:
