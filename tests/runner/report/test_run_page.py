@@ -48,7 +48,7 @@ def page(tmp_path_factory):
     (run / "csv" / "version_0" / "metrics.csv").write_text("\n".join(rows))
     data, features = small_set(HOSTILE)
     raw = [torch.randn(len(part), 16) for part in data.parts]
-    baselines = {"raw pixels": measured(raw, 0.25), "untrained": measured([f.roll(1, 0) for f in features], 0.3)}
+    baselines = {"raw pixels": measured(raw, 0.25), "random weights": measured([f.roll(1, 0) for f in features], 0.3)}
     return write_report(
         run, {"Set": data}, measured(features, 0.75), baselines,
         far=1e-2, opis=OPISSettings(), seed=0,
@@ -96,7 +96,7 @@ def test_the_table_has_three_rows_in_one_notation(page):
     )
     rows = re.findall(rf"<tr([^>]*)>{cells}", text)
     assert rows == [
-        ("", "raw pixels", "25.00 %"), ("", "untrained", "30.00 %"), (' class="marked"', "trained", "75.00 %"),
+        ("", "raw pixels", "25.00 %"), ("", "random weights", "30.00 %"), (' class="marked"', "trained", "75.00 %"),
     ]  # fmt: skip
 
 
