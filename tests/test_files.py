@@ -1,11 +1,14 @@
+import errno
 import os
 import resource
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from pml_ext._shared.files import write_atomically
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.files import locked, replacing, write_atomically
 
 
 def test_text_and_bytes(tmp_path):
@@ -24,8 +27,13 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
-        with pytest.raises(OSError, match="File too large"):
+        with pytest.raises(OSError, match=f"File too large: '{tmp_path}/f'"):
             write_atomically(tmp_path / "f", b"new" * 10_000)
+        with (
+            pytest.raises(OSError, match=f"requested and .* written: '{tmp_path}/f'"),
+            replacing(tmp_path / "f") as file,
+        ):
+            np.save(file, np.zeros(10_000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert (tmp_path / "f").read_bytes() == b"old"
@@ -62,3 +70,14 @@ def test_links_are_followed_and_devices_written_directly(tmp_path):
         write_atomically(tmp_path, b"x")
     with pytest.raises(FileNotFoundError, match="none/f"):
         write_atomically(tmp_path / "none" / "f", b"x")
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP])
+def test_a_file_system_without_locks_is_one_message(number, tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    path = tmp_path / ".lock"
+    with pytest.raises(UserError, match=f"^{path} cannot be locked .*: use a folder on another"), locked(path):
+        pass

@@ -2,15 +2,21 @@
 
 import errno
 import hashlib
+import json
 import os
 import re
 import secrets
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
-from pml_ext._shared.errors import UserError
+import msgspec
+
+from pml_ext._shared.errors import UserError, import_library
+
+T = TypeVar("T")
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 """Suffixes of tables of images."""
@@ -41,17 +47,54 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         part.replace(path)
     except OSError as error:
-        if error.filename == str(part):  # show the name that the caller knows
-            error.filename = str(path)
-        raise
+        if error.filename not in (None, str(part)):
+            raise
+        # The name that the caller knows; numpy's errors lack a number, too.
+        raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from error
     finally:
         part.unlink(missing_ok=True)
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:
-    """Write a file with `replacing`; text as UTF-8."""
+    r"""Write a file with `replacing`; text as UTF-8, bytes of names that are not UTF-8 as escapes such as \udce9."""
     with replacing(path) as file:
-        file.write(content.encode("utf-8") if isinstance(content, str) else content)
+        file.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
+
+
+def encode_json(value: object) -> bytes:
+    """Returns a dataclass as JSON; unlike msgspec's, strings may be names of files that are not UTF-8."""
+    return json.dumps(msgspec.to_builtins(value), allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
+def decode_json(content: str | bytes, kind: type[T]) -> T:
+    """Returns the value of JSON, as a type; ValueError if it has another."""
+    return msgspec.convert(json.loads(content), kind)
+
+
+@contextmanager
+def locked(path: Path, *, timeout: float = -1) -> Iterator[None]:
+    """Hold a lock file during the block, and wait for another process to release it; -1 waits for ever.
+
+    Raises:
+        UserError: another process still holds the lock after `timeout` seconds, or the file system has no locks.
+        OSError: the file cannot be written.
+    """
+    filelock = import_library("filelock", needed_for=f"locking {path}", install="filelock")
+    lock = filelock.FileLock(path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the lock does without flock
+            lock.acquire(timeout=timeout)
+    except filelock.Timeout as error:
+        raise UserError(f"{path} is in use by another process: wait for its end, or use another folder") from error
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise UserError(f"{path} cannot be locked ({error}): use a folder on another file system") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def sha256_of(path: str | Path) -> str:

@@ -19,12 +19,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 import numpy as np
 import torch
 
 from pml_ext._shared.errors import UserError, import_library
-from pml_ext._shared.files import replacing, sha256_of, write_atomically
+from pml_ext._shared.files import decode_json, encode_json, locked, replacing, sha256_of, write_atomically
 from pml_ext._shared.names import closest_path
 from pml_ext.deploy.model_record import KEY, ModelRecord, load_cohort_of
 from pml_ext.metrics import CohortNormalization
@@ -32,7 +31,7 @@ from pml_ext.metrics.checkpoint import Sha256
 from pml_ext.thresholds.samples import is_same_cohort
 
 PART_ROWS = 16_384
-_MANIFEST, _COHORT = "manifest.json", "cohort.npz"
+_MANIFEST, _COHORT, _LOCK = "manifest.json", "cohort.npz", ".lock"
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class Gallery:
             others = {path.name for path in folder.iterdir() if not path.name.startswith(".")} - {_COHORT}
             if others:
                 raise UserError(f"{folder} is a folder with other files ({min(others)}). Give --output a new folder")
-        with _locked(folder):
+        with locked(folder / _LOCK):
             if not is_gallery(folder):
                 (folder / "parts").mkdir(exist_ok=True)
                 if cohort is not None:
@@ -224,7 +223,7 @@ class Gallery:
     @contextmanager
     def _changing(self) -> Iterator[Manifest]:
         """Yield the current manifest, write it after the block, and remove files that it does not list."""
-        with _locked(self.folder):
+        with locked(self.folder / _LOCK):
             manifest = _read_manifest(self.folder)
             yield manifest
             _write_manifest(self.folder, manifest)
@@ -250,7 +249,7 @@ class Gallery:
         from pyarrow.parquet import ParquetFile
 
         path = self.files_of(part)[1]
-        with _reading(path), ParquetFile(path, page_checksum_verification=True) as file:
+        with _reading(path), path.open("rb") as opened, ParquetFile(opened, page_checksum_verification=True) as file:
             return file.read(columns)
 
 
@@ -270,25 +269,17 @@ def _reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Wait until no other process changes the gallery."""
-    filelock = import_library("filelock", needed_for=f"{folder}: changing a gallery", install="filelock")
-    with filelock.FileLock(folder / ".lock"):
-        yield
-
-
 def _read_manifest(folder: Path) -> Manifest:
     path = folder / _MANIFEST
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Manifest)
+        return decode_json(path.read_bytes(), Manifest)
     except FileNotFoundError as error:
         raise UserError(f"no gallery at {folder}: it has no {_MANIFEST}{closest_path(folder)}") from error
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(
             f"{path} is damaged, or of another version of pml_ext ({error}): remove {folder} and embed again"
         ) from error
 
 
 def _write_manifest(folder: Path, manifest: Manifest) -> None:
-    write_atomically(folder / _MANIFEST, msgspec.json.encode(manifest))
+    write_atomically(folder / _MANIFEST, encode_json(manifest))

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 from zipfile import ZipFile, is_zipfile
 
-import msgspec
-
 from pml_ext._shared.errors import UserError
-from pml_ext._shared.files import sha256_of
+from pml_ext._shared.files import decode_json, sha256_of
 from pml_ext._version import __version__
 from pml_ext.metrics import CohortNormalization
 from pml_ext.metrics.checkpoint import Checkpoint, CountAbove0, ModelFile, Sha256
@@ -77,8 +75,8 @@ class ModelRecord:
     def from_json(cls, text: str | bytes, source: str | Path) -> "ModelRecord":
         """Read the JSON of `as_json`; `source`: file name for messages."""
         try:
-            return msgspec.json.decode(text, type=cls)
-        except (msgspec.MsgspecError, RecursionError) as error:
+            return decode_json(text, cls)
+        except (ValueError, RecursionError) as error:
             raise UserError(
                 f"{source}: the record of its model is damaged, or of another version of pml_ext: {error}"
             ) from error

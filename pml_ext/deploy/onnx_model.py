@@ -40,7 +40,9 @@ class OnnxModel:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         try:
-            self._session = runtime.InferenceSession(str(file), options, providers=[*cuda, "CPUExecutionProvider"])
+            self._session = runtime.InferenceSession(
+                file.read_bytes(), options, providers=[*cuda, "CPUExecutionProvider"]
+            )
             metadata = self._session.get_modelmeta().custom_metadata_map
         except Exception as error:  # onnxruntime does not document its errors on damaged input
             raise UserError(f"{path} is not an ONNX file that onnxruntime can run: {error}") from error

@@ -205,7 +205,7 @@ def _read_parquet(path: Path, choose: Choose) -> dict[str, Any]:
     import_library("pyarrow", needed_for=f"{path}: reading it", install="pyarrow")
     from pyarrow.parquet import ParquetFile
 
-    with ParquetFile(path, page_checksum_verification=True) as file:
+    with path.open("rb") as opened, ParquetFile(opened, page_checksum_verification=True) as file:
         places = choose(file.schema_arrow.names)
         table = file.read(columns=[*places.values()])
     content = {column: table[name].to_pylist() for column, name in places.items() if column != "embedding"}

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from zipfile import BadZipFile
 
-import msgspec
 import numpy as np
 import torch
 from msgspec import Meta
@@ -27,7 +26,7 @@ from pml_ext._shared.checks import (
     check_whole,
     warn_caller,
 )
-from pml_ext._shared.files import replacing
+from pml_ext._shared.files import decode_json, encode_json, replacing
 from pml_ext._shared.settings import CheckedSettings
 from pml_ext._shared.text import first_five
 from pml_ext._version import __version__
@@ -314,7 +313,7 @@ def checksum(cohort: Tensor, labels: np.ndarray | None) -> str:
     values = _little_endian(cohort)
     digest = hashlib.sha256(f"{values.dtype.str} {values.shape}".encode() + values.tobytes())
     if labels is not None:
-        digest.update("\0".join(labels.tolist()).encode())
+        digest.update("\0".join(labels.tolist()).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
 
@@ -326,7 +325,7 @@ def write_cohort(path: Path, cohort: Tensor, labels: np.ndarray | None, record: 
     if labels is not None:
         arrays["labels"] = labels
     with replacing(path) as file:
-        np.savez(file, record=np.array(msgspec.json.encode(record).decode()), **arrays)
+        np.savez(file, record=np.array(encode_json(record).decode()), **arrays)
 
 
 def read_cohort(path: Path) -> tuple[Tensor, np.ndarray | None, CohortRecord]:
@@ -335,7 +334,7 @@ def read_cohort(path: Path) -> tuple[Tensor, np.ndarray | None, CohortRecord]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             cohort, text = torch.from_numpy(arrays["cohort"]), str(arrays["record"])
             labels = arrays["labels"].astype(str) if "labels" in arrays.files else None
-        record = msgspec.json.decode(text, type=CohortRecord)
+        record = decode_json(text, CohortRecord)
     except FileNotFoundError:
         raise
     except (BadZipFile, KeyError, ValueError, TypeError, AttributeError, EOFError, RecursionError) as error:

@@ -16,6 +16,7 @@ import numpy as np
 
 from pml_ext._shared.errors import reason_of
 from pml_ext._shared.progress import show_steps
+from pml_ext._shared.text import printable
 from pml_ext.metrics.headings import NO_RATES
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ def line_style(place: int) -> dict[str, Any]:
 
 def shorten(name: str, most: int = 24) -> str:
     """Shorten a name to `most` columns, keeping both ends: names often differ in their last characters only."""
+    name = printable(name)  # matplotlib refuses bytes that are not UTF-8
     width = _columns(name)
     if width <= most:
         return name

@@ -272,7 +272,8 @@ def _message(error: Exception, output: Path) -> str | None:
         return None
     if isinstance(error, OSError):
         gone = "" if output.is_dir() else f" OUTPUT_DIR {output} was removed while the run went on."
-        return f"a file cannot be read or written: {error}.{gone}"
+        where = f" in {output}" if error.filename is None else ""
+        return f"a file{where} cannot be read or written: {error}.{gone}"
     if isinstance(error, DistError) or (isinstance(error, RuntimeError) and "gloo" in reason):
         return _lost_contact(reason)
     return None

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from pml_ext._shared.files import write_atomically
+from pml_ext._shared.files import decode_json, write_atomically
 from pml_ext.metrics.checkpoint import ModelFile, require_checkpoint
 from pml_ext.thresholds.fields import ClassErrors, Cosine, ErrorRate, ThresholdFields
 
@@ -50,7 +50,7 @@ def write_json(content: dict[str, Any], path: Path) -> None:
 def read_report(path: Path, checkpoint: ModelFile | None) -> ThresholdFields:
     """Read a report, and compare the checkpoint's hash, if there is one."""
     try:
-        content = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        content = decode_json(path.read_bytes(), dict[str, Any])
         if content.get("format") != FORMAT:
             raise ValueError(
                 f'expected the format "{FORMAT}", got {content.get("format")!r:.80}. Create it again with `pml-ext '

@@ -2,15 +2,16 @@
 
 import logging
 import shutil
+import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from yacs.config import CfgNode as CN
 
 from pml_ext._shared.errors import UserError
+from pml_ext._shared.files import locked
 from pml_ext.runner.config.files import CHECKPOINTS, EVALUATION
 from pml_ext.runner.data.datasets import USERS_DATA, aliases_of
 from pml_ext.runner.data.datasets.image_files import dataset_root
@@ -39,21 +40,14 @@ def output_folder(configured: str, *, first: bool) -> Iterator[Path]:
     The first process locks it for all processes of the run.
     """
     output = Path(configured).expanduser()
-    lock = FileLock(output / LOCK)
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        if first:
-            lock.acquire(timeout=0)
-    except Timeout as error:
-        raise UserError(
-            f"OUTPUT_DIR {output} is in use by another run: wait for its end, or set another OUTPUT_DIR"
-        ) from error
-    except OSError as error:
-        raise UserError(f"OUTPUT_DIR {output} cannot be written: {error}") from error
-    try:
+    with ExitStack() as stack:
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+            if first:
+                stack.enter_context(locked(output / LOCK, timeout=0))
+        except OSError as error:
+            raise UserError(f"OUTPUT_DIR {output} cannot be written: {error}") from error
         yield output
-    finally:
-        lock.release()
 
 
 def with_absolute_paths(cfg: CN) -> CN:
@@ -147,10 +141,21 @@ _UNFITTING_ADVICE = (
 )
 
 
+class _LogFile(logging.FileHandler):
+    """Writes to a log file; on a full disk, stderr says so once, and the run continues."""
+
+    is_complete = True
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if self.is_complete:
+            self.is_complete = False
+            print(f"{self.baseFilename} is not complete: {sys.exc_info()[1]}", file=sys.stderr)
+
+
 @contextmanager
 def logged(output: Path, file: str) -> Iterator[None]:
     """Write our messages and warnings to a file, too; show only fitting warnings and errors of Lightning."""
-    handler = logging.FileHandler(output / file, encoding="utf-8")
+    handler = _LogFile(output / file, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     loggers = (log, RESULTS)
     for each in loggers:
@@ -170,4 +175,5 @@ def logged(output: Path, file: str) -> Iterator[None]:
             each.setLevel(level)
         for each in loggers:
             each.removeHandler(handler)
-        handler.close()
+        with suppress(OSError):  # a full disk, which has been logged
+            handler.close()

@@ -19,7 +19,7 @@ from pml_ext.runner.engine.output import (
 def test_a_folder_is_one_runs_until_it_ends(tmp_path):
     folder = str(tmp_path / "out")
     with output_folder(folder, first=True):
-        refused = pytest.raises(UserError, match="is in use by another run: wait for")
+        refused = pytest.raises(UserError, match="is in use by another process: wait for")
         with refused, output_folder(folder, first=True):
             pass
         with output_folder(folder, first=False):  # the run's own further processes

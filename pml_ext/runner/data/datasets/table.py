@@ -70,11 +70,12 @@ def _read_text(file: Path, delimiter: str) -> Any:
         "read_options": csv.ReadOptions(use_threads=False),  # errors then contain the row
         "parse_options": csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
     }
-    with csv.open_csv(file, **options) as reader:
+    with file.open("rb") as content, csv.open_csv(content, **options) as reader:
         places = find_columns(file, reader.schema.names, COLUMNS, REQUIRED)
     types = dict.fromkeys(places.values(), pyarrow.string())
     options["convert_options"] = csv.ConvertOptions(include_columns=list(types), column_types=types)
-    return csv.read_csv(file, **options).rename_columns(list(places))
+    with file.open("rb") as content:
+        return csv.read_csv(content, **options).rename_columns(list(places))
 
 
 def _read_parquet(file: Path) -> Any:
