@@ -28,8 +28,8 @@ from pml_ext.losses.row_sparse_steps import has_rows
 from pml_ext.runner.config.files import CHECKPOINTS, LAST
 from pml_ext.runner.config.yaml_file import value_of
 
-# Keys that a resumed run must not change: network, losses and data, and those of optimizer and schedule, whose restored
-# state would override the config.
+# Keys that a resumed run must not change: they name the network, the losses and the data, or the state of the optimizer
+# and the schedule that is restored would override them.
 _HELD = (
     "MODEL.META_ARCHITECTURE", "MODEL.BACKBONE.NAME", "MODEL.BACKBONE.DEPTH", "MODEL.HEADS.NAME", "MODEL.LOSSES.NAME",
     "DATASETS.NAMES",
@@ -169,7 +169,6 @@ def check_resumable(cfg: CN, checkpoint: Path) -> tuple[int, int]:
 
 def with_recorded_norm(cfg: CN, checkpoint: Path) -> CN:
     """Returns the config of a resumed run: norms that it freezes stay trained if the run began from random weights."""
-    require_recorded_sha256(checkpoint)
     recorded = yaml.safe_load(_read(checkpoint).get(CONFIG, cfg.dump()))
     norm = value_of(recorded, "MODEL.BACKBONE.NORM")
     if cfg.MODEL.BACKBONE.NORM != "FrozenBN" or norm != "BN":

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from yacs.config import CfgNode as CN
 
 from pml_ext._shared.errors import LaterErrors, Terminated, UserError, ended_by_signals
-from pml_ext._shared.files import write_atomically
+from pml_ext._shared.files import require_recorded_sha256, write_atomically
 from pml_ext.metrics.headings import is_better, label_of
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.files import BEST, CHECKPOINTS, LAST
@@ -98,7 +98,10 @@ def train(
 def _with_weights(cfg: CN, *, resume: bool) -> CN:
     """Returns the config with the weights that a run can have here; those of a checkpoint replace all others."""
     checkpoint = last_checkpoint(Path(cfg.OUTPUT_DIR)) if resume else None
-    return with_fetched_weights(cfg) if checkpoint is None else with_recorded_norm(cfg, checkpoint)
+    if checkpoint is None:
+        return with_fetched_weights(cfg)
+    require_recorded_sha256(checkpoint)
+    return with_recorded_norm(cfg, checkpoint)
 
 
 def _train(
