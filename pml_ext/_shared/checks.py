@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -142,9 +143,15 @@ def check_tensor(value: object, name: str, shape: str) -> None:
         raise ArgumentError(name, f"must be a dense tensor; got a {kind} one")
 
 
-def device_of(values: object) -> torch.device:
-    """Returns a tensor's device; the CPU for arrays and numbers, whatever torch's default device is."""
-    return values.device if isinstance(values, Tensor) else torch.device("cpu")
+def tensor_of(values: Any, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    """Returns numbers as a tensor, which shares their memory if possible; a pandas Series by position, not by index.
+
+    device: None for that of a tensor, and for the CPU for anything else, whatever torch's default device is.
+    """
+    if isinstance(values, Tensor):
+        return values.to(device=device, dtype=dtype)
+    rows = np.require(values, requirements=["C"]) if hasattr(values, "__array__") else values
+    return torch.as_tensor(rows, device=device or torch.device("cpu"), dtype=dtype)
 
 
 def check_floating(value: Tensor, name: str, shape: str) -> None:

@@ -13,7 +13,7 @@ from torch import distributed as dist
 
 from pml_ext._ops.numerics import unit_rows
 from pml_ext._pml import FaissKMeans
-from pml_ext._shared.checks import check_finite, check_labels, check_tensor
+from pml_ext._shared.checks import check_finite, check_labels, check_tensor, tensor_of
 from pml_ext._shared.identities import JUNK
 from pml_ext.functional.clustering_metrics import adjusted_mutual_information, clustering_f1
 from pml_ext.functional.opis.utility import (
@@ -292,7 +292,7 @@ def _tensor(values: Any, device: torch.device, name: str) -> Tensor:
         # torch's warning about a read-only array; nothing is written here.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         try:
-            return torch.as_tensor(values, device=device)
+            return tensor_of(values, device)
         except (TypeError, ValueError, RuntimeError) as error:
             raise TypeError(f"{name} must be a tensor or an array of numbers; got {type(values).__name__}") from error
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from pml_ext._shared.checks import check_embeddings, check_finite, check_items, check_whole, device_of
+from pml_ext._shared.checks import check_embeddings, check_finite, check_floating, check_items, check_whole, tensor_of
 from pml_ext._shared.errors import ArgumentError
 from pml_ext._shared.settings import CheckedSettings
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
@@ -106,7 +106,8 @@ class VerificationEvaluator(CheckedSettings):
         Raises:
             ValueError: see `__call__`.
         """
-        same = torch.as_tensor(same, device=scores.device)
+        check_floating(scores, "scores", "(P,)")
+        same = tensor_of(same, scores.device)
         accuracies = () if fold_ids is None and self.folds is None else _ACCURACIES
         results = rates_of(roc_curve(scores, same), self.fars, accuracies)
         if not accuracies or keys.ACCURACY in results:
@@ -136,7 +137,7 @@ class VerificationEvaluator(CheckedSettings):
             look_up: Callable[[str], Tensor] = embeddings.__getitem__
         else:
             look_up = embeddings
-        x = torch.stack([torch.as_tensor(row, device=device_of(row)) for row in map(look_up, keys)])
+        x = torch.stack([tensor_of(look_up(key)) for key in keys])
         row = {key: place for place, key in enumerate(keys)}
         first = torch.tensor([row[key] for key in pairs.first], device="cpu")
         second = torch.tensor([row[key] for key in pairs.second], device="cpu")

@@ -287,3 +287,39 @@ def test_nothing_is_clustered_for_f1_alone_unless_it_is_named():
     assert "f1" in without.get_accuracy(x, y, include=["f1"])
     assert "f1" in calculator(include=("f1", "r_precision")).get_accuracy(x, y)
     assert "f1" in calculator(exclude=("NMI",)).get_accuracy(x, y)
+
+
+class Indexed:
+    """Rows with an index, like a filtered Series or DataFrame of pandas: [] takes names of rows, not places."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __array__(self, dtype=None, copy=None):
+        return self.rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, name):
+        raise KeyError(name)
+
+    def __iter__(self):
+        return iter(self.rows)
+
+
+def test_rows_with_an_index_are_read_by_position():
+    torch.manual_seed(0)
+    rows, labels = torch.randn(24, 4).numpy()[::-1], np.arange(24)[::-1] % 6
+    cameras, same = np.arange(24) % 4, np.arange(24) % 2 == 0
+    calculator = AccuracyCalculator(include=("precision_at_1", "cmc_rank_1"), device=torch.device("cpu"))
+    expected = calculator.get_accuracy(rows.copy(), labels.copy(), query_cameras=cameras)
+    given = Indexed(rows), Indexed(labels)
+    assert calculator.get_accuracy(*given, query_cameras=Indexed(cameras)) == expected
+    scores, evaluator = torch.randn(24), VerificationEvaluator(folds=None)
+    expected = evaluator.of_scores(scores, same)
+    assert evaluator.of_scores(scores, Indexed(same)) == approx(expected, nan_ok=True)
+    with pytest.raises(TypeError, match=r"scores must be a torch.Tensor of shape \(P,\); got Indexed"):
+        evaluator.of_scores(Indexed(scores.numpy()), same)
+    with pytest.raises(ValueError, match=r"query_labels must have shape \(24,\)"):
+        calculator.get_accuracy(rows, Indexed(labels[:, None]))

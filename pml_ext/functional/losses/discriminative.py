@@ -350,7 +350,7 @@ def discriminative_tightness(
     (-0.239, -0.206, 3.795)
     """
     check_embeddings(embeddings)
-    labels = check_labels(labels, len(embeddings)).to(embeddings.device)
+    labels = check_labels(labels, len(embeddings)).to(embeddings.device, torch.int64)
     present, classes, counts = labels.unique(return_inverse=True, return_counts=True)
     known = embeddings.shape[1] if centroids is None else len(centroids)
     if len(present) < 2 or counts.min() < 2 or (counts != counts[0]).any():

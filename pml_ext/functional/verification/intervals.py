@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._shared.checks import check_fraction, check_shapes_broadcast, device_of
+from pml_ext._shared.checks import check_fraction, check_shapes_broadcast, tensor_of
 
 
 def rate_interval(errors: Tensor | int, trials: Tensor | int, confidence: float = 0.95) -> tuple[Tensor, Tensor]:
@@ -32,8 +32,7 @@ def rate_interval(errors: Tensor | int, trials: Tensor | int, confidence: float 
     (0.00062, 0.00874)
     """
     check_fraction(confidence, "confidence")
-    given = {"errors": errors, "trials": trials}
-    counts = {name: torch.as_tensor(count, device=device_of(count)) for name, count in given.items()}
+    counts = {"errors": tensor_of(errors), "trials": tensor_of(trials)}
     for name, count in counts.items():
         if count.is_floating_point() or count.is_complex() or count.dtype == torch.bool:
             raise ValueError(f"{name} must be integer counts; got {count.dtype}")
