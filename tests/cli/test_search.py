@@ -193,6 +193,9 @@ def test_a_threshold_that_a_gallery_gave_serves_a_search_in_it(shop, tmp_path, c
     # The same gallery again: no new data.
     assert "the report's own data (g)" in failure(capsys, "threshold", "check", str(report_file), gallery)
     (tmp_path / "other.pth").write_bytes(b"another model")
+    loaded.save(tmp_path / "other.json", checkpoint=tmp_path / "other.pth")
+    told = failure(capsys, "threshold", "check", str(tmp_path / "other.json"), gallery)
+    assert "other.json is of the checkpoint other.pth" in told and "it is not this model's" in told
     words = ["threshold", "choose", gallery, "--fpir", "0.4", "--checkpoint", str(tmp_path / "other.pth")]
     assert re.search(
         r"--checkpoint \S+ has SHA-256 .* is of the model .*Leave --checkpoint out", failure(capsys, *words)

@@ -299,6 +299,12 @@ def test_exit_status_and_sentence_say_whether_it_holds(saved, tmp_path, capsys):
         assert check(saved, source, "--labels", "person") == status
         out = capsys.readouterr().out
         assert out.startswith("The threshold") and sentence in out and out.count("\n") == 4
+    limits = ["--far-limit", "0.9", "--frr-limit", "0.95"]
+    assert check(saved, source, "--labels", "person", *limits) == 0
+    out = capsys.readouterr().out
+    assert "limit 0.9, as given: holds" in out and "limit 0.95, as given: holds" in out
+    words = ("threshold", "check", str(saved), str(source), "--frr-limit", "8")
+    assert "--frr-limit must be in (0, 1); got 8" in failure(capsys, *words)
 
 
 def test_frames_and_tracks(saved, tmp_path, capsys):

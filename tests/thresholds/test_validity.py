@@ -1,8 +1,10 @@
 """`ThresholdReport.check`; examples/evidence/checks.py counts its verdicts."""
 
+import re
 from collections import Counter
 from functools import cache
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -260,3 +262,17 @@ def test_noise_without_labels_is_a_question_about_the_model():
 def test_what_cannot_be_checked_is_an_error(report, known, message):
     with pytest.raises(ValueError, match=message):
         report.check(**{"embeddings": population(1), **known})
+
+
+def test_the_guides_verdicts_keep_what_it_promises():
+    """Of 100 checks, at most 5 are wrong: "does not hold" of the same people, "holds" of a rate above its limit."""
+    guide = Path(__file__).parents[2] / "examples" / "guides" / "CHECK_A_THRESHOLD.md"
+    rows = {}
+    for line in re.findall(r"^\| (.+) \|$", guide.read_text(encoding="utf-8"), re.M):
+        name, *cells = line.split(" | ")
+        if all(re.fullmatch(r"\d+ / \d+ / \d+", cell) for cell in cells):
+            rows[name] = [[int(count) for count in cell.split(" / ")] for cell in cells]
+    assert len(rows) == 13 and all(sum(counts) == 100 for cells in rows.values() for counts in cells)
+    assert len(rows["same"]) == 3 and all(fails <= 5 for _, _, fails in rows["same"])
+    for name in ("FAR 1.5 × its limit", "FRR 1.5 × its limit"):
+        assert all(holds <= 5 for holds, _, _ in rows[name])
