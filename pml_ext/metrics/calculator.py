@@ -1,7 +1,7 @@
 """PML's AccuracyCalculator with this package's metrics and camera support."""
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,11 +32,11 @@ class AccuracyCalculator(CheckedSettings):
     reid_mean_average_precision, tar_at_far_1e-2/3/4, verification_auc, equal_error_rate, f1 (of the clustering),
     spectral_variance.
 
-    Without cameras, PML's metrics equal those of PML's calculator, on the same embeddings (PML's default neighbours
-    are by L2 distance). They are computed from the ranks of the matches, in blocks, without a list of neighbours. PML
-    orders tied distances arbitrarily; here a non-match ranks before a match. If all distances tie, as after a collapse,
+    PML's metrics equal those of PML's calculator on the same embeddings: they are by the L2 distance of the rows as
+    they are. They are computed from the ranks of the matches, in blocks, without a list of neighbours. PML orders tied
+    distances arbitrarily; here a non-match ranks before a match. If all distances tie, as after a collapse,
     precision_at_1 is 0, while PML returns the probability of a random match. This package's metrics normalise the
-    embeddings. They cover:
+    embeddings; the log says once if the rows are not of length 1. They cover:
 
     - cmc, inverse negative penalty, reid mAP: queries against references (`functional.rank_matches`); queries
       without a match are not counted.
@@ -59,8 +59,8 @@ class AccuracyCalculator(CheckedSettings):
     Unless `include` names them, this package's metrics are skipped in calls that do not support them: all of them with
     a label_comparison_fn, and f1 if neither NMI nor AMI clusters the queries.
 
-    With cameras, references of the query's identity and camera are removed, and identity −1 is junk and removed. PML's
-    neighbour metrics then use this package's ranking (cosine), so that no metric ignores the cameras.
+    With cameras, references of the query's identity and camera are removed in every ranking metric. Identity −1 is then
+    junk and removed, too.
 
     Args:
         include, exclude, avg_of_avgs, return_per_class, k, label_comparison_fn, device, knn_func, kmeans_func:
@@ -109,6 +109,7 @@ class AccuracyCalculator(CheckedSettings):
             check_whole(k, 'k, unless it is None or "max_bin_count",', 1)
         self.avg_of_avgs, self.return_per_class = avg_of_avgs, return_per_class
         self.k, self.normalize = k, normalize
+        self._has_logged_distances = False
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.knn_func, self.kmeans_func = knn_func, kmeans_func
         self.label_comparison_fn = label_comparison_fn or torch.eq
@@ -242,6 +243,7 @@ class AccuracyCalculator(CheckedSettings):
         metrics = {name: keys.metric_of(name) for name in names if name not in self._added}
         ours = {name: metric for name, metric in metrics.items() if name not in by_pml}
         self._warn_of_small_k(ours, measured)
+        self._log_distances(ours, measured)
         for name, metric in ours.items():
             value = metric.compute(measured)
             results[name] = self._mean_over_queries(value, measured) if metric.is_per_query else float(value)
@@ -298,6 +300,16 @@ class AccuracyCalculator(CheckedSettings):
         at_r = {keys.R_PRECISION, keys.MEAN_AVERAGE_PRECISION_AT_R} & {*names}
         if at_r and isinstance(self.k, int) and self.k < (most := int(measured.matches.max())):
             log.warning("%s: k=%d is less than the %d matches of a query. Pass k='max_bin_count'", at_r, self.k, most)
+
+    def _log_distances(self, metrics: Mapping[str, keys.CalculatorMetric], measured: EvaluationSet) -> None:
+        """Log once which metrics are by L2 and which by cosine, if they differ."""
+        by_l2 = [name for name, metric in metrics.items() if isinstance(metric, keys.NeighborMetric)]
+        is_mixed = any(name not in by_l2 and keys.follows_scores(name) for name in metrics)
+        if self._has_logged_distances or not (by_l2 and is_mixed) or measured.of_unit_rows:
+            return
+        self._has_logged_distances = True
+        names = ", ".join(by_l2)
+        log.warning("the rows are not of length 1: %s by L2 distance, as in PML, the others by cosine", names)
 
     def _check_selection(self, names: list[str], by_camera: bool, named: Sequence[str]) -> None:
         """Raise for options that the chosen metrics do not support."""

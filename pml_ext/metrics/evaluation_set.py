@@ -83,17 +83,17 @@ class EvaluationSet:
 
     @cached_property
     def nearest(self) -> Ranking:
-        """The ranking within PML's k: by cosine with cameras, else by Euclidean distance like PML's neighbours.
+        """The ranking within PML's k, by Euclidean distance like PML's neighbours.
 
-        For unit rows both distances rank alike, so `ranking` is reused if k is None.
+        For unit rows the cosine ranks alike, so `ranking` is reused if k is None.
         """
-        by_cosine = self.query_cameras is not None or self._of_unit_rows
-        if by_cosine and self.limit is None:
+        if self.of_unit_rows and self.limit is None:
             return self.ranking
-        return self._ranked(self.limit, "cosine" if by_cosine else "euclidean")
+        return self._ranked(self.limit, "cosine" if self.of_unit_rows else "euclidean")
 
     @cached_property
-    def _of_unit_rows(self) -> bool:
+    def of_unit_rows(self) -> bool:
+        """Whether the cosine and the L2 distance rank alike; normalised scores replace both."""
         return self.normalize is not None or (have_unit_rows(self.query) and have_unit_rows(self.reference))
 
     @cached_property

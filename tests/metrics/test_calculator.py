@@ -232,24 +232,30 @@ def test_every_ranking_metric_is_that_of_the_loops_and_respects_cameras(case):
     given = {}
     if "cameras" in case:
         y[50:53] = -1
-        x *= 0.5 + torch.rand(80, 1)  # with cameras all ranks are by cosine
+        x *= 0.5 + torch.rand(80, 1)  # PML's metrics are by L2, ours by cosine
         given["query_cameras"] = cameras[query]
     if case.startswith("two"):
         given |= {"reference": x[gallery], "reference_labels": y[gallery], "reference_cameras": cameras[gallery]}
     found = calculator(ranks=(2, 7)).get_accuracy(x[query], y[query], **given)
     assert [name for name in found if name.startswith("cmc")] == ["cmc_rank_2", "cmc_rank_7"]
-    unit = normalize(x.double())
-    distances = (1 - unit[query] @ unit[gallery].T).tolist()
     parts = [v.tolist() for v in (y[query], y[gallery], cameras[query], cameras[gallery])]
-    rows = oracle.ranking(distances, *parts) if given else oracle.ranking(distances, *parts[:2], includes_query=True)
-    rows = [row for row, label in zip(rows, parts[0], strict=True) if row and label != -1]
-    _, first, ap, inp, ap_at_r, r_precision = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+
+    def columns(points):
+        distances = torch.cdist(points[query], points[gallery]).tolist()
+        rows = oracle.ranking(distances, *parts[: 4 if given else 2], includes_query=not given)
+        rows = [row for row, label in zip(rows, parts[0], strict=True) if row and label != -1]
+        return (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+
+    _, first, ap, _, ap_at_r, r_precision = columns(x.double())
     expected = {
         "precision_at_1": first == 1,
         "mean_average_precision": ap,
         "mean_average_precision_at_r": ap_at_r,
         "r_precision": r_precision,
         "mean_reciprocal_rank": 1 / first,
+    }
+    _, first, ap, inp, _, _ = columns(normalize(x.double()))
+    expected |= {
         "cmc_rank_2": first <= 2,
         "cmc_rank_7": first <= 7,
         "mean_inverse_negative_penalty": inp,
@@ -323,3 +329,21 @@ def test_rows_with_an_index_are_read_by_position():
         evaluator.of_scores(Indexed(scores.numpy()), same)
     with pytest.raises(ValueError, match=r"query_labels must have shape \(24,\)"):
         calculator.get_accuracy(rows, Indexed(labels[:, None]))
+
+
+def test_cameras_that_exclude_nothing_change_nothing_and_two_distances_are_logged_once(caplog):
+    torch.manual_seed(0)
+    labels = torch.arange(12).repeat(6)
+    rows = (torch.randn(72, 8) + 1.2 * torch.randn(12, 8)[labels]) * (0.3 + 3 * torch.rand(72, 1))
+    mixed = AccuracyCalculator(device=torch.device("cpu"))
+    alone = mixed.get_accuracy(rows, labels)
+    of_pml = PMLAccuracyCalculator(include=KNN, device=torch.device("cpu")).get_accuracy(rows, labels)
+    assert {name: alone[name] for name in of_pml} == approx(of_pml, rel=1e-6)
+    assert mixed.get_accuracy(rows, labels, query_cameras=torch.arange(72)) == approx(alone, nan_ok=True)
+    assert [record.message for record in caplog.records] == [
+        "the rows are not of length 1: mean_average_precision, mean_average_precision_at_r, mean_reciprocal_rank, "
+        "precision_at_1, r_precision by L2 distance, as in PML, the others by cosine"
+    ]
+    AccuracyCalculator(include=KNN).get_accuracy(rows, labels)
+    mixed.get_accuracy(normalize(rows), labels)
+    assert len(caplog.records) == 1
