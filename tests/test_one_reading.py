@@ -341,7 +341,7 @@ def test_copies_in_files_of_embeddings(tmp_path, monkeypatch, capfd):
 @pytest.mark.parametrize(
     ("query", "gallery", "counts"),
     [
-        (["a", "b", "c", "-1"], ["a", "A", "d", "-1"], "2 of 3"),
+        (["a", "b", "c", "-1"], ["a", "x", "d", "-1"], "2 of 3"),
         (["a", "b", "a", "c"], [], "2 of 4"),
         (["a", "b", "b", "a"], [], ""),
     ],

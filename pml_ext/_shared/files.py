@@ -135,5 +135,14 @@ def require_regular(path: str | Path) -> None:
 
 
 def in_file_name(text: str) -> str:
-    """Returns a name, e.g. of a test set, with characters replaced that file names cannot have."""
-    return re.sub("[^A-Za-z0-9_.-]", "_", text)
+    """Returns a name, e.g. of a test set, with characters replaced that file names cannot have.
+
+    A hash then tells it from other names with the same letters.
+
+    >>> in_file_name("val.2"), in_file_name("val 2"), in_file_name("val/2")
+    ('val.2', 'val_2_c36a7f', 'val_2_b6bc60')
+    """
+    name = re.sub("[^A-Za-z0-9_.-]", "_", text)
+    if name == text:
+        return name
+    return f"{name}_{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:6]}"

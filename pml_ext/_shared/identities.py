@@ -139,6 +139,39 @@ def clean_id(text: str) -> str:
     return unicodedata.normalize("NFC", text).strip()
 
 
+def similar_ids(query: Iterable[str], gallery: Iterable[str]) -> list[tuple[str, str]]:
+    """Returns ids of both sides of a comparison that differ, but only by case or leading zeros.
+
+    >>> similar_ids(["cam1", "007", "b"], ["CAM01", "7", "b", "c"])
+    [('007', '7'), ('cam1', 'CAM01')]
+    """
+    queries, searched = {*query}, {*gallery}
+    by_form = dict[str, list[str]]()
+    for name in sorted(searched):
+        by_form.setdefault(_without_case_and_zeros(name), []).append(name)
+    pairs = []
+    for name in sorted(queries):
+        others = [other for other in by_form.get(_without_case_and_zeros(name), []) if other != name]
+        pairs += [(name, other) for other in others if name not in searched or other not in queries]
+    return pairs
+
+
+def _without_case_and_zeros(name: str) -> str:
+    return re.sub(r"(?<!\d)0+(?=\d)", "", name.casefold())
+
+
+def describe_similar_ids(what: str, query: Iterable[str], gallery: Iterable[str]) -> str:
+    """Returns a sentence about `similar_ids`, or an empty one; `what`: identities or cameras."""
+    pairs = similar_ids(query, gallery)
+    if not pairs:
+        return ""
+    shown = first_five([f"{name!r} and {other!r}" for name, other in pairs])
+    return (
+        f"{what} of the queries and of the gallery differ only by case or leading zeros ({shown}), and count as "
+        "different. Write them the same way if they are the same"
+    )
+
+
 def is_junk(ids: np.ndarray) -> np.ndarray:
     """Returns the (N,) mask of junk: identity −1, as an integer or as text."""
     mask: np.ndarray = ids.astype(str) == str(JUNK)

@@ -176,7 +176,8 @@ def require_image_folder(folder: str | None, paths: Sequence[str] | None, file: 
     if paths is None:
         raise UserError(f"--images needs the images' paths; {file} has none")
     if not any(os.path.isfile(root / path) for path in paths):  # False for a name that is too long
-        raise UserError(f"--images {folder} has none of the images of {file}, such as {paths[0]}")
+        advice = "; write / between folders, backslashes work on Windows only" if "\\" in paths[0] else ""
+        raise UserError(f"--images {folder} has none of the images of {file}, such as {paths[0]}{advice}")
 
 
 def launch_of(options: Namespace) -> "Launch":

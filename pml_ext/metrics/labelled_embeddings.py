@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from pml_ext._ops.custom_gradient import to_sphere
+from pml_ext._shared.checks import warn_caller
 from pml_ext._shared.errors import UserError, import_library
-from pml_ext._shared.identities import JUNK, check_matches, is_junk
+from pml_ext._shared.identities import JUNK, check_matches, describe_similar_ids, is_junk
 from pml_ext.metrics import keys
 from pml_ext.metrics.calculator import AccuracyCalculator
 from pml_ext.metrics.headings import STANDARD_METRICS, STANDARD_RANKS, named_metrics
@@ -93,6 +94,9 @@ def _number(what: str, arrays: Sequence[np.ndarray]) -> tuple[list[Tensor], np.n
     if len({values.dtype.kind for values in arrays}) > 1:
         kinds = " and ".join(str(values.dtype) for values in arrays)
         raise UserError(f"{what} must be of the same kind in both files; got {kinds}")
+    are_texts = len(arrays) == 2 and arrays[0].dtype.kind == "U"
+    if are_texts and (sentence := describe_similar_ids(what, *(np.unique(values).tolist() for values in arrays))):
+        warn_caller(sentence)
     names, ids = np.unique(np.concatenate(arrays), return_inverse=True)
     numbers = torch.from_numpy(ids.astype(np.int64))
     return list(torch.split(numbers, [len(values) for values in arrays])), names

@@ -5,6 +5,7 @@ import logging
 import math
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -145,6 +146,20 @@ def shorten(name: str, most: int = 24) -> str:
 def in_legend(name: str) -> str:
     """Returns a legend label; matplotlib ignores labels that begin with an underscore."""
     return shorten(f" {name}" if name.startswith("_") else name)
+
+
+def legend_labels(names: Iterable[str]) -> list[str]:
+    """Returns the label of each name; names that are equal when shortened get a number.
+
+    >>> legend_labels(["run", "_a", "a long name of a class, left", "a long name of a class, left"])
+    ['run', ' _a', 'a long name…lass, left', 'a long name…lass, left (2)']
+    """
+    labels, counts = list[str](), Counter[str]()
+    for name in names:
+        label = in_legend(name)
+        counts[label] += 1
+        labels.append(label if counts[label] == 1 else f"{label} ({counts[label]})")
+    return labels
 
 
 def add_legend(axes: "Axes") -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from pml_ext.reports import drawing
-from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, PALE, SKY, ReportFigure, add_legend, shorten
+from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, PALE, SKY, ReportFigure, add_legend
 from pml_ext.thresholds.fields import ThresholdCurves, ThresholdFields, cosine_of
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def utility_figure(
         shown_at = (distances - threshold.distance).abs().argmin()[None]
     means = utilities[:, shown_at].mean(dim=1)
     worst = means.argsort(stable=True)[:_NAMED_CLASSES].tolist()
+    labels = drawing.legend_labels(names[row] for row in worst)
 
     def draw(axes: "Axes") -> None:
         cosines = cosines_of(distances)
@@ -65,10 +66,10 @@ def utility_figure(
             shown += ends
         axes.fill_between(cosines, lower, upper, color=SKY, alpha=0.6, label="10 to 90 % of classes")
         axes.plot(cosines, median, color=BLACK, linewidth=2, label="median class")
-        for place, row in enumerate(worst):
+        for place, (row, label) in enumerate(zip(worst, labels, strict=True)):
             # Marks at different places tell these lines apart where they lie close together.
             style = drawing.line_style(place) | {"color": ORANGE, "markevery": (0.02 * place, 0.1), "linewidth": 1.3}
-            axes.plot(cosines, utilities[row], label=shorten(names[row]), **style)
+            axes.plot(cosines, utilities[row], label=label, **style)
         if threshold is not None:
             _mark(axes, threshold)
             shown.append(threshold.cosine)

@@ -109,7 +109,7 @@ def compared_curves(test_set: str, runs: Mapping[str, Path]) -> list[ReportFigur
         raise ValueError(
             f"{', '.join(missing)}: no {next(iter(files.values())).name}, which a run with TEST.REPORT writes"
         )
-    curves = {drawing.in_legend(name): read_curves(path) for name, path in files.items()}
+    curves = dict(zip(drawing.legend_labels(files), map(read_curves, files.values()), strict=True))
     panels = [partial(_draw_rocs, curves, "default")]
     name = f"set_curves_{in_file_name(test_set)}"
     roc = "Accepted pairs of one class against accepted pairs of two"
@@ -199,10 +199,11 @@ def training_curves(series: Mapping[str, Mapping[str, Series]]) -> list[ReportFi
 
 
 def _draw_column(column: str, series: Mapping[str, Mapping[str, Series]], axes: "Axes") -> None:
-    for place, (run, columns_of_run) in enumerate(series.items()):
+    labels = drawing.legend_labels(series)
+    for place, (label, columns_of_run) in enumerate(zip(labels, series.values(), strict=True)):
         steps, values = columns_of_run.get(column, ([], []))
         marks = 1 if len(steps) < 20 else (0, len(steps))  # at each of a few points, or at the first of many
-        axes.plot(steps, values, label=drawing.in_legend(run), markevery=marks, **drawing.line_style(place))
+        axes.plot(steps, values, label=label, markevery=marks, **drawing.line_style(place))
     axes.set(xlabel="step")
     prefix, _, metric = column.rpartition("/")
     if metric in METRICS:

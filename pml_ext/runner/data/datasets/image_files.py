@@ -14,7 +14,7 @@ from PIL import Image
 
 from pml_ext._shared.errors import UserError
 from pml_ext._shared.files import read_regular
-from pml_ext._shared.identities import JUNK, is_junk
+from pml_ext._shared.identities import JUNK, describe_similar_ids, is_junk
 from pml_ext._shared.images import IMAGE_SUFFIXES, image_of, pixels_of
 from pml_ext.runner.data.datasets.decoding import decode_image, require_decodable
 from pml_ext.runner.data.datasets.image_set import ImageSet, Lazy, OpenSet
@@ -94,7 +94,12 @@ def image_sets(parts: Sequence[Sequence[ImageFile]], grey: bool) -> list[ImageSe
 
 def open_set(parts: Sequence[Sequence[ImageFile]], grey: bool, *, note: str = "") -> OpenSet:
     """Returns a data set of training images, queries and a gallery; without a gallery, queries search each other."""
-    return OpenSet(*image_sets(parts, grey), note=note)
+    notes = [note]
+    if len(parts) == 3:
+        for what, name in (("identities", "identity"), ("cameras", "camera")):
+            sides = [{str(getattr(file, name)) for file in part} for part in parts[1:]]
+            notes.append(describe_similar_ids(what, *sides))
+    return OpenSet(*image_sets(parts, grey), note="\n".join(filter(None, notes)))
 
 
 def numbered(values: Sequence[int | str]) -> tuple[np.ndarray, dict[int, str]]:

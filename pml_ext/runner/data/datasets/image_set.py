@@ -123,7 +123,7 @@ class OpenSet:
     train: ImageSet
     query: ImageSet
     gallery: ImageSet | None = None  # None: every query searches all other queries
-    note: str = field(default="", kw_only=True)  # how the parts were chosen, for the log
+    note: str = field(default="", kw_only=True)  # for the log: how the parts were chosen, ids that are almost equal
 
     @property
     def parts(self) -> list[ImageSet]:

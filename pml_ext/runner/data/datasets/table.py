@@ -1,5 +1,6 @@
 """Reads the user's data from a table (CSV, TSV, Parquet) with the columns path, identity, split and maybe camera."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ def table_set(file: Path, grey: bool) -> OpenSet:
         if not path:
             raise UserError(f"{where}: path is empty")
         require_inside(path, file.parent, where)
+        if "\\" in path and not os.path.lexists(file.parent / path):
+            raise UserError(f"{where}: no image at {path}: write / between folders, backslashes work on Windows only")
         parts[split.lower()].append(ImageFile(f"{file.parent}/{path}", identity, camera))
     return open_set([parts[split] for split in (SPLITS if parts["gallery"] else SPLITS[:2])], grey)
 
