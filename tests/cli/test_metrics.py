@@ -45,7 +45,7 @@ def test_the_metrics_are_those_of_the_calculator(with_cameras, with_gallery, tmp
     search = ["--gallery", parts[1]] if with_gallery else []
     report = ["--report"] if with_gallery and not with_cameras else []
     assert main(["metrics", parts[0], *search, *report, "--output", str(tmp_path)]) == 0
-    x, ids = torch.from_numpy(X), torch.from_numpy(labels)
+    x, ids = torch.nn.functional.normalize(torch.from_numpy(X)), torch.from_numpy(labels)  # as the command does
     numbers = torch.from_numpy(CAMERAS if with_cameras else np.arange(300))
     given = {"query": x[query], "query_labels": ids[query], "query_cameras": numbers[query]}
     if with_gallery:
