@@ -49,7 +49,7 @@ _ARGUMENTS: Arguments = [
     Argument(
         "--checkpoint FILE",
         "Model file of the embeddings; metrics.json keeps its hash, and a saved cohort must be of the same model "
-        "[default: not compared]",
+        "[default: a gallery's model, if recorded]",
     ),
     Argument("--report", "Write an HTML report, too."),
     IMAGE_FOLDER,
@@ -61,8 +61,8 @@ _ARGUMENTS: Arguments = [
 def _print_metrics(options: Namespace) -> None:
     import torch
 
-    from pml_ext._shared.files import sha256_of
     from pml_ext.cli.cohort_option import FILE, take_cohort
+    from pml_ext.deploy.model_record import model_of
     from pml_ext.deploy.readers import read_embeddings
     from pml_ext.metrics.labelled_embeddings import (
         check_matches_of,
@@ -81,15 +81,16 @@ def _print_metrics(options: Namespace) -> None:
         "distractors": options.distractors,
         "opis": asdict(OPISSettings()),
     }
-    if options.checkpoint is not None:
-        about["checkpoint"] = {"file": Path(options.checkpoint).name, "sha256": sha256_of(options.checkpoint)}
     files = [options.file] if options.gallery is None else [options.file, options.gallery]
     sets = [read_embeddings(name) for name in files]
+    model = model_of(sets[0].record, options.checkpoint, options.file)
+    if model is not None:
+        about["checkpoint"] = asdict(model)
     images = [path for data in sets if data.paths is not None for path in data.paths.tolist()]
     require_image_folder(options.images, images or None, options.file)
     cohort, notes = None, list[str]()
     if options.cohort is not None:
-        cohort, rows, notes = take_cohort(options.cohort, sets, options.checkpoint)
+        cohort, rows, notes = take_cohort(options.cohort, sets, model)
         sets = [data.take(measured) for data, measured in zip(sets, rows, strict=True)]
         about["normalize"] = asdict(describe_cohort(cohort))
     named = [_labelled(data, name) for data, name in zip(sets, files, strict=True)]
@@ -110,7 +111,7 @@ def _print_metrics(options: Namespace) -> None:
     written = {"metrics": folder / "metrics.json"}
     if cohort is not None:
         written["cohort"] = folder / FILE
-        cohort.save(written["cohort"], checkpoint=options.checkpoint)
+        cohort.save(written["cohort"], checkpoint=model)
     write_metrics(written["metrics"], {name: values}, **about, notes=notes)
     print(results_table({name: values}, written, notes=notes))
     if options.report:

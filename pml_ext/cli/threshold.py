@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pml_ext._shared.errors import UserError
 from pml_ext.cli.arguments import (
     COHORT,
     EMBEDDING_FILES,
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
     from pml_ext.deploy.readers import EmbeddingSet
     from pml_ext.metrics import CohortNormalization
-    from pml_ext.metrics.checkpoint import Checkpoint
     from pml_ext.thresholds import SearchPlan, ThresholdReport
 
 _SEE_FILES = "See `pml-ext metrics --help` for the layout of files.\n"
@@ -76,6 +74,7 @@ _CHOOSE_ARGUMENTS: Arguments = [
 @plain_warnings()
 def _choose(options: Namespace) -> None:
     from pml_ext.cli.cohort_option import FILE, take_cohort
+    from pml_ext.deploy.model_record import model_of
     from pml_ext.deploy.readers import read_embeddings
     from pml_ext.reports.page import require_page
     from pml_ext.thresholds.page import write_files
@@ -83,7 +82,7 @@ def _choose(options: Namespace) -> None:
     if options.output is not None:
         require_page(Path(options.output) / "threshold.html")
     data = read_embeddings(options.file, also=[] if options.groups is None else [options.groups])
-    model = _model_of(data, options)
+    model = model_of(data.record, options.checkpoint, options.file)
     require_image_folder(options.images, None if data.paths is None else data.paths.tolist(), options.file)
     rows = (~data.is_junk).nonzero()[0]
     data, cohort, about = data.take(rows), None, list[str]()
@@ -107,22 +106,6 @@ def _choose(options: Namespace) -> None:
         cohort.save(files[-1], checkpoint=model)
     files += write_files(report, folder / "threshold")
     print(*files, f"open {folder / 'threshold.html'}", sep="\n")
-
-
-def _model_of(data: EmbeddingSet, options: Namespace) -> Checkpoint | None:
-    """Returns the model of a gallery, or of --checkpoint; UserError if they differ."""
-    from pml_ext.metrics.checkpoint import checkpoint_of
-
-    recorded = None if data.record is None else data.record.checkpoint
-    if options.checkpoint is None:
-        return recorded
-    given = checkpoint_of(options.checkpoint)
-    if recorded is not None and given.sha256 != recorded.sha256:
-        raise UserError(
-            f"--checkpoint {options.checkpoint} has SHA-256 {given.sha256[:12]}…; {options.file} is of the model "
-            f"{recorded.file} ({recorded.sha256[:12]}…). Leave --checkpoint out"
-        )
-    return given
 
 
 def _report_of(
@@ -209,6 +192,7 @@ _CHECK_ARGUMENTS: Arguments = [
 @plain_warnings()
 def _check(options: Namespace) -> int:
     from pml_ext.cli.cohort_option import cohort_of_report, rows_outside
+    from pml_ext.deploy.model_record import model_of
     from pml_ext.deploy.readers import read_embeddings
     from pml_ext.thresholds import ThresholdReport
 
@@ -220,7 +204,7 @@ def _check(options: Namespace) -> int:
         columns["labels"] = ""
     data = data.take((~data.is_junk).nonzero()[0])
     with errors_of_file(options.file, options):
-        model = _model_of(data, options)
+        model = model_of(data.record, options.checkpoint, options.file)
         report = ThresholdReport.load(options.report, checkpoint=model)
         cohort = cohort_of_report(report, options.report, options.cohort, model)
         notes = list[str]()

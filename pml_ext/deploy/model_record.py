@@ -11,7 +11,7 @@ from pml_ext._shared.errors import UserError
 from pml_ext._shared.files import decode_json, sha256_of
 from pml_ext._version import __version__
 from pml_ext.metrics import CohortNormalization
-from pml_ext.metrics.checkpoint import Checkpoint, CountAbove0, ModelFile, Sha256
+from pml_ext.metrics.checkpoint import Checkpoint, CountAbove0, ModelFile, Sha256, checkpoint_of
 from pml_ext.thresholds import ThresholdReport
 
 KEY = "pml_ext"  # name of the record in a file's metadata
@@ -94,6 +94,20 @@ class ModelRecord:
                 f"{what} is of the model {checkpoint.file} (SHA-256 {checkpoint.sha256[:12]}…), the embeddings are of "
                 f"{self.weights} ({self.sha256[:12]}…): {advice}"
             )
+
+
+def model_of(record: ModelRecord | None, checkpoint: str | None, name: str) -> Checkpoint | None:
+    """Returns the model of a gallery's record, or of --checkpoint; UserError if they differ. name: of the gallery."""
+    recorded = None if record is None else record.checkpoint
+    if checkpoint is None:
+        return recorded
+    given = checkpoint_of(checkpoint)
+    if recorded is not None and given.sha256 != recorded.sha256:
+        raise UserError(
+            f"--checkpoint {checkpoint} has SHA-256 {given.sha256[:12]}…; {name} is of the model {recorded.file} "
+            f"({recorded.sha256[:12]}…). Leave --checkpoint out"
+        )
+    return given
 
 
 def preprocessing(config: dict[str, Any]) -> str:

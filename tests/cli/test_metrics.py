@@ -158,8 +158,8 @@ def test_the_report_of_embeddings(tmp_path, capfd):
     page = report.read_text(encoding="utf-8")
     assert shown.out.endswith(f"open {report}\n") and shown.err == ""
     assert re.findall(r'<h2 id="\w+">(.*?)</h2>', page) == [
-        "What random queries find", "The worst queries", "Most confused classes", "Utility of each class",
-        "One threshold for all pairs", "Classes with the most errors", "A map of the embeddings",
+        "What random queries find", "The worst queries", "Most confused classes", "One threshold for all pairs",
+        "Classes with the most errors", "Utility of each class", "A map of the embeddings",
     ]  # fmt: skip
     assert "Not drawn" not in page and page.count("<figure>") == 7
     points = re.findall(r'<i title="(.*?)"', page)

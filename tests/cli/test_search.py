@@ -1,5 +1,6 @@
 """`pml-ext search` on photographs."""
 
+import json
 import re
 from pathlib import Path
 
@@ -193,6 +194,8 @@ def test_a_threshold_that_a_gallery_gave_serves_a_search_in_it(shop, tmp_path, c
     # The same gallery again: no new data.
     assert "the report's own data (g)" in failure(capsys, "threshold", "check", str(report_file), gallery)
     (tmp_path / "other.pth").write_bytes(b"another model")
+    assert main(["metrics", gallery, "--output", str(tmp_path)]) == 0
+    assert json.loads((tmp_path / "metrics.json").read_text())["checkpoint"]["sha256"] == sha256_of(shop.weights)
     loaded.save(tmp_path / "other.json", checkpoint=tmp_path / "other.pth")
     told = failure(capsys, "threshold", "check", str(tmp_path / "other.json"), gallery)
     assert "other.json is of the checkpoint other.pth" in told and "it is not this model's" in told
