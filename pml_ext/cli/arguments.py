@@ -298,7 +298,14 @@ def errors_of_file(file: str, options: Namespace) -> Iterator[None]:
 
 @contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Log warnings without file and line."""
+    """Log warnings without file and line, each text once."""
+    texts = set[str]()
+
+    def show(message: Warning | str) -> None:
+        if str(message) not in texts:
+            logging.getLogger("pml_ext").warning("warning: %s", message)
+        texts.add(str(message))
+
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: logging.getLogger("pml_ext").warning("warning: %s", message)
+        warnings.showwarning = lambda message, *_: show(message)
         yield

@@ -41,7 +41,7 @@ _ROWS = "metrics.csv"
 @contextmanager
 def outside_batch_systems() -> Iterator[None]:
     """Keeps Lightning from taking ranks from SLURM, and from writing and reading `hpc_ckpt_*.ckpt` in OUTPUT_DIR."""
-    rank_zero_only.rank, _ = launched_rank_and_ranks()  # Lightning's is SLURM_PROCID
+    rank_zero_only.rank, _ = launched_rank_and_ranks()  # type: ignore[attr-defined]  # Lightning's is SLURM_PROCID
     before = os.environ.get(_JOB_NAME)
     os.environ[_JOB_NAME] = "interactive"  # by which Lightning leaves a job alone
     try:
@@ -185,13 +185,15 @@ def _rows_of(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _tensorboard(output: Path, resumed: Path | None) -> TensorBoardLogger:
-    purge = {} if resumed is None else {"purge_step": steps_of(resumed)}  # TensorBoard hides the steps from there
-    return TensorBoardLogger(str(output), "", "tensorboard", **purge)
+    options: dict[str, Any] = {}
+    if resumed is not None:
+        options["purge_step"] = steps_of(resumed)  # TensorBoard hides the steps from there
+    return TensorBoardLogger(str(output), "", "tensorboard", **options)
 
 
 def _wandb(output: Path, resumed: Path | None) -> WandbLogger:
     run = _run_of(resumed, WandbLogger)
-    resume = {} if run is None else {"id": run, "resume": "allow"}
+    resume: dict[str, Any] = {} if run is None else {"id": run, "resume": "allow"}
     return WandbLogger(name=output.name, save_dir=output, **resume)
 
 

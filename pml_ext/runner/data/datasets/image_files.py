@@ -96,9 +96,10 @@ def open_set(parts: Sequence[Sequence[ImageFile]], grey: bool, *, note: str = ""
     """Returns a data set of training images, queries and a gallery; without a gallery, queries search each other."""
     notes = [note]
     if len(parts) == 3:
+        query, gallery = parts[1:]
         for what, name in (("identities", "identity"), ("cameras", "camera")):
-            sides = [{str(getattr(file, name)) for file in part} for part in parts[1:]]
-            notes.append(describe_similar_ids(what, *sides))
+            queries = [str(getattr(file, name)) for file in query]
+            notes.append(describe_similar_ids(what, queries, [str(getattr(file, name)) for file in gallery]))
     return OpenSet(*image_sets(parts, grey), note="\n".join(filter(None, notes)))
 
 
