@@ -266,7 +266,7 @@ def _compare(
     needed = None
     is_decidable = limit < 1 and not is_far_below and not (counts.is_bound and today.rate >= limit)
     if verdict == "cannot be told" and is_decidable:
-        needed = math.ceil(groups * _times_the_data(today.rate, limit, trials))
+        needed = max(groups + 1, math.ceil(groups * _times_the_data(today.rate, limit, trials)))
     return RateToday(
         name=name,
         promised=promised,
@@ -305,4 +305,4 @@ def _times_the_data(rate: float, limit: float, trials: float) -> float:
         return math.log(_TAIL) / math.log(limit if rate else 1 - limit) / trials
     distance = max(1e-3, abs(float(logit(limit) - logit(rate))))
     needed = ((ndtri(1 - _TAIL) + ndtri(_POWER)) / distance) ** 2 / (rate * (1 - rate))
-    return float(max(1.0, needed / trials))
+    return float(needed / trials)
