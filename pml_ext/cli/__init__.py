@@ -45,20 +45,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status = _run(sys.argv[1:] if argv is None else argv)
     except SystemExit:  # help, or a mistake in the options
-        if _is_stdout_closed():
-            return STDOUT_CLOSED
+        if unwritten := _stdout_status():
+            return unwritten
         raise
-    return STDOUT_CLOSED if _is_stdout_closed() else status
+    return _stdout_status() or status
 
 
-def _is_stdout_closed(probe: str = "") -> bool:
-    """Returns whether the reader of stdout, such as `head`, has ended; then redirects stdout to the null device."""
+def _stdout_status(probe: str = "") -> int:
+    """Returns 0, or the exit status if stdout cannot be written; then redirects stdout to the null device.
+
+    Its reader, such as `head`, has ended, or it is a file on a full disk.
+    """
     try:
         print(end=probe, flush=True)
+        return 0
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
+        status = STDOUT_CLOSED
+    except OSError as error:
+        print(f"error: standard output cannot be written: {error}", file=sys.stderr)
+        status = 1
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return status
 
 
 def _run(words: Sequence[str]) -> int:
@@ -82,8 +89,9 @@ def _run(words: Sequence[str]) -> int:
         log.error("error: the results are complete, but a later step failed: %s", error)
         return 1
     except (UserError, OSError) as error:
-        if isinstance(error, BrokenPipeError) and _is_stdout_closed("\n"):
-            return STDOUT_CLOSED
+        is_of_a_stream = isinstance(error, OSError) and error.filename is None
+        if is_of_a_stream and (unwritten := _stdout_status("\n" if isinstance(error, BrokenPipeError) else "")):
+            return unwritten
         log.error("error: %s", error)
     except ArgumentError as error:
         if error.name not in options.settings:

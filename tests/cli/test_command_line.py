@@ -150,6 +150,16 @@ def test_a_closed_pipe_ends_a_listing_quietly(command, unbuffered):
     assert (ended.returncode, ended.stderr) == (STDOUT_CLOSED, b"")
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no device that is full")
+def test_a_full_disk_behind_stdout_is_one_line():
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "pml_ext", "--help"], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert ended.returncode == 1 and ended.stderr.startswith(b"error: standard output cannot be written: [Errno 28]")
+    assert ended.stderr.count(b"\n") == 1
+
+
 def test_threads_wait_passively_unless_the_user_says_otherwise(monkeypatch):
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     assert main(["list"]) == 0 and os.environ["OMP_WAIT_POLICY"] == "PASSIVE"

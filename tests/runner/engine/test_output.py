@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 
 import pytest
 
@@ -81,3 +82,12 @@ def test_messages_for_the_file_stay_off_the_terminal(tmp_path):
     assert screen.getvalue() == "for both\nafterwards\n"
     text = (tmp_path / "a.log").read_text()
     assert "INFO for both" in text and "INFO for the file" in text and "afterwards" not in text
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no device that is full")
+def test_a_log_on_a_full_disk_is_named_once(tmp_path, capsys):
+    (tmp_path / "a.log").symlink_to("/dev/full")
+    with logged(tmp_path, "a.log"):
+        for _ in range(3):
+            RESULTS.info("a line")
+    assert capsys.readouterr().err == f"{tmp_path}/a.log is not complete: [Errno 28] No space left on device\n"
