@@ -8,7 +8,7 @@ of ranks can read them. A checkpoint records their folder, which is complete bef
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,18 +26,19 @@ from pml_ext._shared.files import replacing, require_recorded_sha256, sha256_of,
 from pml_ext.losses import PartialFC
 from pml_ext.losses.row_sparse_steps import has_rows
 from pml_ext.runner.config.files import CHECKPOINTS, LAST
+from pml_ext.runner.config.part_keys import arguments_of, keys_of, node_of
 from pml_ext.runner.config.yaml_file import value_of
+from pml_ext.runner.registry import OPTIMIZER_REGISTRY, SCHEDULER_REGISTRY, Entry
 
-# Keys that a resumed run must not change: they name the network, the losses and the data, or the state of the optimizer
-# and the schedule that is restored would override them.
+# Keys that a resumed run must not change, in addition to the arguments of its optimizer and schedule: they name the
+# network, the losses and the data, or the restored state would override them.
 _HELD = (
     "MODEL.META_ARCHITECTURE", "MODEL.BACKBONE.NAME", "MODEL.BACKBONE.DEPTH", "MODEL.HEADS.NAME", "MODEL.LOSSES.NAME",
     "DATASETS.NAMES",
     "SOLVER.OPT", "SOLVER.SCHED", "SOLVER.BASE_LR", "SOLVER.HEADS_LR_FACTOR", "SOLVER.BIAS_LR_FACTOR",
-    "SOLVER.MOMENTUM", "SOLVER.NESTEROV", "SOLVER.WEIGHT_DECAY", "SOLVER.WEIGHT_DECAY_NORM",
-    "SOLVER.WEIGHT_DECAY_BIAS",
+    "SOLVER.WEIGHT_DECAY", "SOLVER.WEIGHT_DECAY_NORM", "SOLVER.WEIGHT_DECAY_BIAS",
 )  # fmt: skip
-_HELD_BY_ONE_CYCLE = ("SOLVER.ONECYCLE", "SOLVER.MAX_EPOCH", "SOLVER.IMS_PER_BATCH")
+_SUPPLIED = {"max_epochs": "SOLVER.MAX_EPOCH", "steps_per_epoch": "SOLVER.IMS_PER_BATCH"}
 CONFIG = "config"
 """Key of the config's YAML in a checkpoint."""
 CLASSES = "classes"
@@ -151,20 +152,35 @@ def check_resumable(cfg: CN, checkpoint: Path) -> tuple[int, int]:
     steps = int(progress["epoch_loop.batch_progress"]["current"]["processed"]) if is_within_epoch else 0
     if epochs > cfg.SOLVER.MAX_EPOCH:
         raise UserError(f"SOLVER.MAX_EPOCH is {cfg.SOLVER.MAX_EPOCH}; {checkpoint} has {epochs} epochs behind it")
-    held = _HELD + (_HELD_BY_ONE_CYCLE if cfg.SOLVER.SCHED == "OneCycleLR" else ())
-    held += ("SOLVER.IMS_PER_BATCH",) if steps else ()
-    before, config = yaml.safe_load(content[CONFIG]), yaml.safe_load(cfg.dump())
-    changed = []
-    for key in held:
-        was, now = value_of(before, key), value_of(config, key)
-        if was != now:
-            changed.append(f"  {key} = {now!r}: was {was!r}")
+    parts = [OPTIMIZER_REGISTRY.entry(cfg.SOLVER.OPT)]
+    # The state of a LambdaLR has no functions: they are those of the config.
+    if any("lr_lambdas" not in state for state in content["lr_schedulers"]):
+        parts.append(SCHEDULER_REGISTRY.entry(cfg.SOLVER.SCHED))
+    held = _HELD + (("SOLVER.IMS_PER_BATCH",) if steps else ())
+    before = _held_values(yaml.safe_load(content[CONFIG]), held, parts)
+    config = _held_values(yaml.safe_load(cfg.dump()), held, parts)
+    changed = [f"  {key} = {now!r}: was {before[key]!r}" for key, now in config.items() if now != before[key]]
     if changed:
         raise UserError(
             f"{checkpoint} cannot be resumed with other settings:\n" + "\n".join(changed) + "\n"
             "Resume with the values as they were, or start anew from its weights with MODEL.WEIGHTS"
         )
     return epochs, steps
+
+
+def _held_values(config: Mapping[str, Any], keys: Sequence[str], parts: Iterable[Entry]) -> dict[str, Any]:
+    """Returns the values of keys and of the arguments of parts of SOLVER, by key."""
+    values = {key: value_of(config, key) for key in keys}
+    solver = config["SOLVER"]
+    for entry in parts:
+        node = node_of(solver, entry)
+        for key, (_, default) in keys_of(entry).items():
+            default = list(default) if isinstance(default, tuple) else default  # as YAML has it
+            values[f"SOLVER.{entry.node}.{key}"] = node.get(key, default)
+        values |= {f"SOLVER.{key}": solver[key] for key in entry.flat}
+        supplied = _SUPPLIED.keys() & arguments_of(entry.part, entry.registry)
+        values |= {_SUPPLIED[name]: value_of(config, _SUPPLIED[name]) for name in supplied}
+    return values
 
 
 def with_recorded_norm(cfg: CN, checkpoint: Path) -> CN:

@@ -1,11 +1,13 @@
 """Checkpoint files; `test_partial_fc.py` has class vectors of several ranks."""
 
 import shutil
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save
+from yacs.config import CfgNode as CN
 
 from pml_ext._shared.errors import UserError
 from pml_ext._shared.files import require_recorded_sha256
@@ -13,6 +15,8 @@ from pml_ext.losses import PartialFC
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.engine.checkpoints import WholeCheckpoints, check_resumable, load_classes, save_classes
 from pml_ext.runner.modeling.weights.load import read_state_dict
+from pml_ext.runner.registry import OPTIMIZER_REGISTRY, SCHEDULER_REGISTRY
+from pml_ext.runner.solver import build_optimizer, build_schedule
 
 VECTORS = "losses.CrossEntropyLoss.weight"
 
@@ -98,17 +102,26 @@ def resumable(folder, before, now, *, steps=0):
     cfgs = [get_cfg(), get_cfg()]
     for cfg, changes in zip(cfgs, (before, now), strict=True):
         cfg.merge_from_list(changes)
+    return resumed(folder, *cfgs, steps=steps)
+
+
+def resumed(folder, before, now, *, steps=0):
     progress = {
         "epoch_progress": {"current": {"started": 3 + bool(steps), "processed": 3}},
         "epoch_loop.batch_progress": {"current": {"processed": steps}},
     }
-    content = {"loops": {"fit_loop": progress}, "config": cfgs[0].dump(), "optimizer_states": []}
-    torch.save(content, folder / "last.ckpt")
-    return check_resumable(cfgs[1], folder / "last.ckpt")
+    optimizer = build_optimizer(before.SOLVER, torch.nn.Linear(1, 1))
+    schedule = build_schedule(before.SOLVER, optimizer, steps_per_epoch=10).state_dict()
+    content = {"loops": {"fit_loop": progress}, "config": before.dump(), "optimizer_states": []}
+    torch.save({**content, "lr_schedulers": [schedule]}, folder / "last.ckpt")
+    return check_resumable(now, folder / "last.ckpt")
 
 
 def test_a_checkpoint_says_where_its_run_was(tmp_path):
-    free = ["SOLVER.MAX_EPOCH", 200, "SOLVER.CHECKPOINT_PERIOD", 1, "MODEL.LOSSES.CE.EPSILON", 0.1]
+    free = [
+        "SOLVER.MAX_EPOCH", 200, "SOLVER.CHECKPOINT_PERIOD", 1, "MODEL.LOSSES.CE.EPSILON", 0.1, "SOLVER.GAMMA", 0.5,
+        "SOLVER.MOMENTUM", 0.5,
+    ]  # fmt: skip
     assert resumable(tmp_path, [], [*free, "SOLVER.IMS_PER_BATCH", 32]) == (3, 0)
     assert resumable(tmp_path, [], free, steps=5) == (3, 5)
     torch.save({"state_dict": {}}, tmp_path / "weights.ckpt")
@@ -116,7 +129,7 @@ def test_a_checkpoint_says_where_its_run_was(tmp_path):
         check_resumable(get_cfg(), tmp_path / "weights.ckpt")
 
 
-ONE_CYCLE = ["SOLVER.SCHED", "OneCycleLR"]
+ONE_CYCLE, SGD = ["SOLVER.SCHED", "OneCycleLR"], ["SOLVER.OPT", "SGD"]
 
 
 @pytest.mark.parametrize(
@@ -126,9 +139,57 @@ ONE_CYCLE = ["SOLVER.SCHED", "OneCycleLR"]
         ([], ["MODEL.LOSSES.NAME", ("CITLoss",)], 0, r"MODEL\.LOSSES\.NAME = \['CITLoss'\]: was"),
         ([], ["SOLVER.IMS_PER_BATCH", 32], 5, "SOLVER.IMS_PER_BATCH = 32: was 64"),
         (ONE_CYCLE, [*ONE_CYCLE, "SOLVER.MAX_EPOCH", 200], 0, "SOLVER.MAX_EPOCH = 200: was 120"),
+        (ONE_CYCLE, [*ONE_CYCLE, "SOLVER.ONECYCLE.PCT_START", 0.1], 0, "SOLVER.ONECYCLE.PCT_START = 0.1: was 0.3"),
+        (SGD, [*SGD, "SOLVER.MOMENTUM", 0.5], 0, "SOLVER.MOMENTUM = 0.5: was 0.9"),
         ([], ["SOLVER.MAX_EPOCH", 2], 0, "SOLVER.MAX_EPOCH is 2; .*last.ckpt has 3 epochs behind it"),
     ],
 )
 def test_what_the_optimizer_and_the_schedule_hold_must_stay(tmp_path, before, now, steps, lines):
     with pytest.raises(UserError, match=lines):
         resumable(tmp_path, before, now, steps=steps)
+
+
+def project_schedule(optimizer, max_epochs, *, lowest=0.0):
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max_epochs, lowest)
+
+
+def project_function(optimizer, max_epochs, *, lowest=0.0):
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(1 - step / max_epochs, lowest))
+
+
+@pytest.fixture
+def users_parts(monkeypatch):
+    for registry in (OPTIMIZER_REGISTRY, SCHEDULER_REGISTRY):
+        list(registry)  # loads the package's parts
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    OPTIMIZER_REGISTRY.register("Mine", keys={"MU": "momentum"})(torch.optim.SGD)
+    SCHEDULER_REGISTRY.register("Cosine")(project_schedule)
+    SCHEDULER_REGISTRY.register("Function")(project_function)
+
+
+@pytest.mark.usefixtures("users_parts")
+@pytest.mark.parametrize(
+    ("parts", "before", "now", "line"),
+    [
+        (
+            ("AdamW", "Function"),
+            {},
+            {"ADAMW": {"BETAS": [0.5, 0.9]}},
+            r"ADAMW\.BETAS = \[0.5, 0.9\]: was \[0.9, 0.999\]",
+        ),
+        (("AdamW", "Function"), {"ADAMW": {"EPS": 0.1}}, {}, r"SOLVER\.ADAMW\.EPS = 1e-08: was 0.1"),
+        (("AdamW", "Function"), {}, {"ADAMW": {"BETAS": [0.9, 0.999]}, "MINE": {"MU": 0.5}}, None),
+        (("AdamW", "Function"), {}, {"FUNCTION": {"LOWEST": 0.5}, "MAX_EPOCH": 200}, None),
+        (("Mine", "Function"), {}, {"MINE": {"MU": 0.7}}, r"SOLVER\.MINE\.MU = 0.7: was 0"),
+        (("Adam", "Cosine"), {}, {"COSINE": {"LOWEST": 0.1}}, r"SOLVER\.COSINE\.LOWEST = 0.1: was 0"),
+        (("Adam", "Cosine"), {}, {"MAX_EPOCH": 200}, r"SOLVER\.MAX_EPOCH = 200: was 120"),
+    ],
+)
+def test_arguments_of_the_optimizer_and_the_schedule_must_stay(tmp_path, parts, before, now, line):
+    cfgs = []
+    for changes in (before, now):
+        cfg = get_cfg()
+        cfg.SOLVER.update(CN({"OPT": parts[0], "SCHED": parts[1], **changes}))
+        cfgs.append(cfg)
+    with pytest.raises(UserError, match=line) if line else nullcontext():
+        assert resumed(tmp_path, *cfgs) == (3, 0)
