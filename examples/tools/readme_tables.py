@@ -28,19 +28,40 @@ FIRST_RUN = {
     "ce_cit": "+ `CITLoss`",
 }
 RESULTS = EXAMPLES / "evidence" / "results"
-NEXT_TO = {
-    "triplet": "PML's `TripletMarginLoss`",
-    "contrastive": "PML's `ContrastiveLoss` on cosines",
-    "tcm": "`TCMLoss`",
-    "cit": "`CITLoss`",
+NETWORKS = ("omniglot", "glyphs")
+# name of the paper's page -> title, source, class, what it changes
+PAPERS = {
+    "CIT": (
+        "Triplet similarity learning on concordance constraint (CIT)",
+        "anonymous, under review",
+        "`CITLoss`",
+        "all triplets of a batch, without a margin",
+    ),
+    "Discriminative": (
+        "A theoretically sound upper bound on the triplet loss",
+        "Do et al., [CVPR 2019](https://arxiv.org/abs/1904.08720)",
+        "`DiscriminativeLoss`",
+        "pulls samples to fixed class centroids; cost linear in the batch",
+    ),
+    "TCM": (
+        "Threshold-consistent margin loss (TCM)",
+        "Zhang et al., [ICLR 2024](https://arxiv.org/abs/2307.04047)",
+        "`TCMLoss`, `TCMRegularizer`, `OPIS`",
+        "aims at one threshold for all classes",
+    ),
+    "LoOp": (
+        "LoOp: looking for optimal hard negative embeddings",
+        "Vasudeva et al., [ICCV 2021](https://arxiv.org/abs/2108.09335)",
+        "`LoOp`, `LoOpMiner`",
+        "hard negatives between samples, around any loss on pairs or triplets",
+    ),
+    "MS": (
+        "Multi-similarity loss with general pair weighting",
+        "Wang et al., [CVPR 2019](https://arxiv.org/abs/1904.06627)",
+        "`PairWeightingLoss`",
+        "a pair loss from a weight function",
+    ),
 }
-NETWORKS = {"omniglot": "networks, Omniglot", "glyphs": "networks, Glyphs"}
-ABOUT = (
-    "Changes from the first row, in points and per cent, tuned at equal cost. Linear layers: frozen features, "
-    "normalised softmax, 5 seeds. Networks: small, from scratch, cross-entropy, {} seeds. Bold: the 95 % interval "
-    "excludes 0; for layers on two sets or more, and reversed on none. Their OPIS is decided only where the identity "
-    "loss alone learns little."
-)
 
 
 # end of a section's name in the benchmarks' results -> heading
@@ -62,93 +83,52 @@ ABOUT_SPEED = (
 
 
 def first_run() -> str:
-    """The untrained network, and the networks that the configs train: mean ± standard deviation over seeds."""
+    """The untrained network, and the networks that the configs train: means over seeds."""
     runs = json.loads((RESULTS / "first_run.json").read_text(encoding="utf-8"))["runs"]
-    rows = [["untrained", "", *spreads(runs["untrained"])]]
+    rows = [["untrained", "", *means(runs["untrained"])]]
     for config, losses in FIRST_RUN.items():
-        rows.append([losses, f"`{config}.yml`", *spreads(runs[config])])
+        rows.append([losses, f"`{config}.yml`", *means(runs[config])])
     seeds = len(runs["untrained"]["precision_at_1"])
+    spreads = [100 * stdev(run[metric]) for run in runs.values() for metric in COLUMNS]
     headings = ["losses", "config", *(f"{heading}, %" for heading in COLUMNS.values())]
-    return f"{table(headings, rows)}\nMean ± standard deviation over {seeds} seeds.\n"
+    about = f"Means over {seeds} seeds; standard deviations {min(spreads):.1f} to {max(spreads):.1f}."
+    return f"{table(headings, rows)}\n{about}\n"
 
 
-def spreads(by_metric: Mapping[str, list[float]]) -> list[str]:
-    values = [[100 * value for value in by_metric[name]] for name in COLUMNS]
-    return [f"{mean(of_seeds):.1f} ± {stdev(of_seeds):.1f}" for of_seeds in values]
+def means(by_metric: Mapping[str, list[float]]) -> list[str]:
+    return [f"{100 * mean(by_metric[metric]):.1f}" for metric in COLUMNS]
 
 
-def which_loss() -> str:
-    """What terms next to an identity loss change, and the advice for the other cases."""
-    measured = json.loads((RESULTS / "guide.json").read_text(encoding="utf-8"))
-    losses, averages, normalised = (measured[name] for name in ("losses", "averages", "normalised"))
-    networks = networks_next_to_identity()
-    heads = losses["id"]
-    rows = [["identity loss alone", *(f"{100 * heads['map_at_r']:.1f} % / {opis(heads):.1f}", *networks["ce"])]]
-    for term, name in NEXT_TO.items():
-        change = averages[f"id + {term}"]
-        of_heads = f"{signed(change, 'map_at_r')} / {signed(change, 'opis')}"
-        rows.append([f"+ {name}", of_heads, *networks[f"ce_{term}"]])
-    headings = ["mAP@R / OPIS × 1000", "linear layers, 5 sets", *NETWORKS.values()]
-    lower, higher, true, of_cosines = (normalised[name] for name in ("opis", "tar", "far", "far_of_cosines"))
-    of_networks = normalised["networks"]
-    other = [
-        [
-            "no loss yet",
-            "PML's `MultiSimilarityLoss` with its miner",
-            f"OPIS {opis(losses['ms']):.1f} × 10⁻³; {accuracy(losses['ms'])}",
-        ],
-        [
-            "any loss, and one threshold for all classes",
-            "`CohortNormalization`; cohort: training samples and identities that are never judged",
-            f"linear layers: OPIS {lower[0]} to {lower[-1]} % lower, TAR at FAR 0.1 % {higher[0]} to {higher[-1]} "
-            f"points higher (decided in {normalised['tar_better']} of {normalised['combinations']}, lower in "
-            f"{normalised['tar_worse']}); strangers' FAR {true[0]:.2f} to {true[-1]:.2f} %, of cosines "
-            f"{of_cosines[0]:.2f} to {of_cosines[-1]:.2f} % ({normalised['seeds']} seeds); networks, Glyphs: OPIS "
-            f"{of_networks['opis'][0]:+d} to {of_networks['opis'][-1]:+d} %, TAR {of_networks['tar'][0]:+.1f} to "
-            f"{of_networks['tar'][-1]:+.1f} points",
-        ],
-    ]
-    seeds = json.loads((RESULTS / "first_run.json").read_text(encoding="utf-8"))["seeds"]
-    about = ABOUT.format(" and ".join(sorted({str(seeds[name]) for name in NETWORKS})))
-    return f"{table(headings, rows)}\n{about}\n\n{table(['you have', 'use', 'measured'], other)}"
+def papers() -> str:
+    """The five papers: class, what it changes, and what was measured."""
+    averages = json.loads((RESULTS / "guide.json").read_text(encoding="utf-8"))["averages"]
+    least = {}
+    for term in ("tcm", "cit", "triplet", "contrastive"):
+        of_layers = averages[f"id + {term}"]["map_at_r"]["mean"]
+        least[term] = min(of_layers, *changes_of_networks(term))
+    loop = [averages["LoOp"]["map_at_r"], averages["LoOp, two images"]["map_at_r"]]
+    if any(change["better"] or change["worse"] for change in loop):
+        raise SystemExit("README says that LoOp changed nothing decidedly; the results say otherwise")
+    as_good = min(least["triplet"], least["contrastive"])
+    verdicts = {
+        "CIT": f"at least {min(changes_of_networks('cit')):+.1f} points in networks; undecided as a layer",
+        "Discriminative": f"{averages['Discriminative']['map_at_r']['mean']:+.1f} points against a cross-entropy",
+        "TCM": f"at least {least['tcm']:+.1f} points; PML's triplet and contrastive losses at least {as_good:+.1f}",
+        "LoOp": f"nothing decided in {sum(change['of'] for change in loop)} comparisons",
+        "MS": "with MultiSimilarity's weights it is that loss",
+    }
+    rows = []
+    for name, (title, source, classes, change) in PAPERS.items():
+        rows.append([f"[{title}](examples/papers/{name}.md), {source}", classes, change, verdicts[name]])
+    return table(["paper", "class", "what it changes", "measured, mAP@R"], rows)
 
 
-def signed(change: Mapping[str, Mapping[str, float]], measure: str) -> str:
-    """A mean change, bold where it is decided on at least two sets, all in the same direction."""
-    found = change[measure]
-    text = f"{found['mean']:+.1f}" if measure == "map_at_r" else f"{found['mean']:+.0f} %"
-    is_decided = max(found["better"], found["worse"]) >= 2 and min(found["better"], found["worse"]) == 0
-    return f"**{text}**" if is_decided else text
-
-
-def networks_next_to_identity() -> dict[str, list[str]]:
-    """Values and changes of mAP@R and OPIS by method, a cell for each set; bold where the interval excludes 0."""
+def changes_of_networks(term: str) -> list[float]:
+    """Changes of mAP@R by a term next to the cross-entropy, in points, a number for each set."""
     with (RESULTS / "whole_networks.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    cells: dict[str, list[str]] = {}
-    for method in ("ce", *(f"ce_{term}" for term in NEXT_TO)):
-        for name in NETWORKS:
-            base = "" if method == "ce" else "ce"
-            wanted = {"set": name, "method": method, "base": base}
-            by_measure = {row["measure"]: row for row in rows if wanted.items() <= row.items()}
-            cells.setdefault(method, []).append(" / ".join(cell(by_measure[m]) for m in ("map_at_r", "opis")))
-    return cells
-
-
-def cell(row: Mapping[str, str]) -> str:
-    value, low, high = (float(row[name]) for name in ("value", "low", "high"))
-    if not row["base"]:
-        return f"{value:.1f} %" if row["measure"] == "map_at_r" else f"{value:.1f}"
-    text = f"{value:+.1f}" if row["measure"] == "map_at_r" else f"{value:+.0f} %"
-    return f"**{text}**" if low * high > 0 else text
-
-
-def opis(means: Mapping[str, float]) -> float:
-    return 1000 * means["opis"]
-
-
-def accuracy(means: Mapping[str, float]) -> str:
-    return f"mAP@R {100 * means['map_at_r']:.1f} %"
+    wanted = {"method": f"ce_{term}", "base": "ce", "measure": "map_at_r"}
+    return [float(row["value"]) for row in rows if wanted.items() <= row.items() and row["set"] in NETWORKS]
 
 
 def speed() -> str:
@@ -176,7 +156,7 @@ def table(headings: list[str], rows: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-TABLES = {"first run": first_run, "which loss": which_loss, "speed": speed}
+TABLES = {"first run": first_run, "papers": papers, "speed": speed}
 
 
 def rewrite(text: str) -> str:
