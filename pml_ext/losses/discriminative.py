@@ -18,7 +18,7 @@ from pml_ext._shared.checks import (
 from pml_ext.functional.losses.discriminative import (
     DiscriminativeTightness,
     bracket,
-    check_num_classes,
+    check_memory,
     discriminative_tightness,
     kmeans_centroids,
     one_hot_values,
@@ -147,7 +147,7 @@ class DiscriminativeLoss(EmbeddingLoss):
         if centroid_size is not None:
             check_whole(centroid_size, "centroid_size", 1)
         check_whole(num_classes, "num_classes", 2)
-        check_num_classes(num_classes, max(embedding_size, centroid_size or 1))
+        check_memory(num_classes, max(embedding_size, centroid_size or 1))
         check_seed(seed)
         self.num_classes = num_classes
         self.embedding_size = embedding_size

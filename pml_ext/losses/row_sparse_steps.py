@@ -1,5 +1,9 @@
 """Optimizer steps that update only the rows of a parameter that its row-sparse gradient contains."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from types import MethodType
 from typing import Any
 
 import torch
@@ -31,13 +35,34 @@ def step_by_rows(optimizer: Optimizer) -> Optimizer:
     >>> weight.tolist()
     [[1.0, 1.0], [-0.5, -0.5], [1.0, 1.0]]
     """
-    replaced: list[tuple[list[Tensor], int, Tensor, Tensor]] = []
+    whole_step: Any = optimizer.step
 
-    def use_rows(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        args, kwargs = _call_closure(args, kwargs)
+    @wraps(whole_step)
+    def step(_: Optimizer, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
+        if closure is None:
+            with _rows_as_parameters(optimizer):
+                return whole_step(**options)
+        with torch.enable_grad():
+            loss = closure()  # computes the gradients, whose rows the step needs
+        with _rows_as_parameters(optimizer):
+            return whole_step(lambda: loss, **options)
+
+    stepping: Any = optimizer
+    stepping.step = MethodType(step, optimizer)
+    return optimizer
+
+
+@contextmanager
+def _rows_as_parameters(optimizer: Optimizer) -> Iterator[None]:
+    """Replaces each parameter that has a row-sparse gradient by its rows; updates their parameter unless a step fails.
+
+    A failed step leaves these parameters and their state as they were.
+    """
+    replaced: list[tuple[list[Tensor], int, Tensor, Tensor]] = []
+    try:
         for group in optimizer.param_groups:
             parameters = group["params"]
-            for at, whole in enumerate(parameters):
+            for place, whole in enumerate(parameters):
                 if whole.grad is None or not whole.grad.is_sparse:
                     continue
                 rows, values = _rows_and_values(whole.grad)
@@ -48,33 +73,35 @@ def step_by_rows(optimizer: Optimizer) -> Optimizer:
                     if has_rows(value, whole):
                         value = value.index_select(0, rows)
                     optimizer.state[part][name] = value
-                parameters[at] = part
-                replaced.append((parameters, at, whole, rows))
-        return args, kwargs
-
-    def put_back(optimizer: Optimizer, *_: Any) -> None:
-        for parameters, at, whole, rows in replaced:
-            part, parameters[at] = parameters[at], whole
+                parameters[place] = part
+                replaced.append((parameters, place, whole, rows))
+        yield
+        for parameters, place, whole, rows in replaced:
+            part = parameters[place]
+            _store_state(optimizer, part, whole, rows)
             with torch.no_grad():
                 whole.index_copy_(0, rows, part)
-            kept = optimizer.state[whole]
-            for name, value in optimizer.state.pop(part).items():
-                if not has_rows(value, part):
-                    if isinstance(value, Tensor) and value.dim():
-                        raise TypeError(
-                            f"step_by_rows needs an optimizer whose state has the shape of the parameter; {name} of "
-                            f"{type(optimizer).__name__} has {tuple(value.shape)} for {tuple(part.shape)}"
-                        )
-                    kept[name] = value
-                    continue
-                if name not in kept:
-                    kept[name] = value.new_zeros(whole.shape)
-                kept[name].index_copy_(0, rows, value)
-        replaced.clear()
+    finally:
+        for parameters, place, whole, _ in replaced:
+            optimizer.state.pop(parameters[place])
+            parameters[place] = whole
 
-    optimizer.register_step_pre_hook(use_rows)
-    optimizer.register_step_post_hook(put_back)
-    return optimizer
+
+def _store_state(optimizer: Optimizer, part: Tensor, whole: Tensor, rows: Tensor) -> None:
+    """Copies the state of a parameter's rows to the state of the parameter."""
+    kept = optimizer.state[whole]
+    for name, value in optimizer.state[part].items():
+        if has_rows(value, part):
+            if name not in kept:
+                kept[name] = value.new_zeros(whole.shape)
+            kept[name].index_copy_(0, rows, value)
+        elif isinstance(value, Tensor) and value.dim():
+            raise TypeError(
+                f"step_by_rows needs an optimizer whose state has the shape of the parameter; {name} of "
+                f"{type(optimizer).__name__} has {tuple(value.shape)} for {tuple(part.shape)}"
+            )
+        else:
+            kept[name] = value
 
 
 def _rows_and_values(gradient: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,13 +115,3 @@ def _rows_and_values(gradient: Tensor) -> tuple[Tensor, Tensor]:
 def has_rows(value: Any, parameter: Tensor) -> bool:
     """Returns whether a value of an optimizer's state has its parameter's shape; others are single numbers."""
     return isinstance(value, Tensor) and value.shape == parameter.shape
-
-
-def _call_closure(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Calls a step's closure, which computes the gradients, and returns step arguments that reuse its loss."""
-    closure = args[1] if len(args) > 1 else kwargs.get("closure")
-    if closure is None:
-        return args, kwargs
-    with torch.enable_grad():
-        loss = closure()
-    return args[:1], {**kwargs, "closure": lambda: loss}

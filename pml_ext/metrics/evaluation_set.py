@@ -23,7 +23,7 @@ from pml_ext.functional.opis.utility import (
     opis_of_curves,
     utility_curves,
 )
-from pml_ext.functional.pairwise.pair_blocks import sides_of_distance
+from pml_ext.functional.retrieval.cohort import sides_of_distance
 from pml_ext.functional.retrieval.feature_distances import have_unit_rows
 from pml_ext.functional.retrieval.ranking import Ranking, rank_matches
 from pml_ext.functional.spectrum import spectral_variance

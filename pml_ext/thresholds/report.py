@@ -309,18 +309,23 @@ class ThresholdReport(ThresholdFields):
         return report
 
     def save_figure(self, path: str | Path) -> None:
-        """Draw utilities, ROC and distances as a PNG (needs matplotlib, `curves`)."""
+        """Draw utilities, ROC and distances as a PNG (needs matplotlib, `curves`); overwrites an existing file."""
         from pml_ext.thresholds.figures import threshold_figures
         from pml_ext.thresholds.page import png_of
 
         write_atomically(path, png_of(threshold_figures(self)))
 
     def save_page(self, path: str | Path) -> None:
-        """Write one HTML page with tables and the same figures (needs matplotlib, `curves`)."""
+        """Write one HTML page with tables and the same figures (needs matplotlib, `curves`).
+
+        Raises:
+            UserError: the file exists and is not a page of pml_ext.
+        """
+        from pml_ext.reports.page import write_html
         from pml_ext.thresholds.figures import threshold_figures
         from pml_ext.thresholds.page import page_of
 
-        write_atomically(path, page_of(self, threshold_figures(self)))
+        write_html(Path(path), page_of(self, threshold_figures(self)))
 
     def summary(self) -> str:
         """Returns the report as lines of text."""

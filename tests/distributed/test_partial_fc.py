@@ -185,8 +185,51 @@ def test_rows_step_as_if_alone(name):
 def test_a_state_of_another_shape_is_an_error():
     weight = nn.Parameter(torch.zeros(5, 2))
     weight.grad = sparse(torch.tensor([1, 3]), torch.ones(2, 2))
+    optimizer = step_by_rows(torch.optim.Adafactor([weight]))
     with pytest.raises(TypeError, match=r"row_var of Adafactor has \(2, 1\) for \(2, 2\)"):
-        step_by_rows(torch.optim.Adafactor([weight])).step()
+        optimizer.step()
+    assert not weight.any() and optimizer.param_groups[0]["params"] == [weight]
+
+
+def test_a_failed_step_changes_nothing_and_the_next_one_steps():
+    class Failing(torch.optim.SGD):
+        fails = True
+
+        def step(self, closure=None):
+            value = super().step(closure)
+            if self.fails:
+                raise RuntimeError("no memory")
+            return value
+
+    weights = [nn.Parameter(torch.zeros(5, 2)) for _ in range(2)]
+    optimizer = step_by_rows(Failing(weights, lr=1.0, momentum=0.9))
+    for fails in (True, False):
+        optimizer.fails = fails
+        optimizer.zero_grad()
+        for weight in weights:
+            assert weight.grad is None
+            weight.grad = sparse(torch.tensor([1, 3]), torch.ones(2, 2))
+        if fails:
+            with pytest.raises(RuntimeError, match="no memory"):
+                optimizer.step()
+            assert not any(weight.any() for weight in weights)
+        else:
+            optimizer.step()
+    assert all(weight.tolist() == [[0, 0], [-1, -1], [0, 0], [-1, -1], [0, 0]] for weight in weights)
+    assert {*optimizer.state} == {*weights}
+
+
+def test_a_schedule_from_before_the_wrapper_and_a_gradient_scaler_step_as_usual():
+    weight = nn.Parameter(torch.zeros(5, 2))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    step_by_rows(optimizer)
+    weight.grad = sparse(torch.tensor([1, 3]), torch.ones(2, 2))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    scaler.scale(torch.ones(1))
+    scaler.step(optimizer)
+    schedule.step()
+    assert weight[1].tolist() == [-0.5, -0.5] and schedule.get_last_lr() == [0.1]
 
 
 def test_a_closure_computes_the_gradients():

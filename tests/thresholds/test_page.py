@@ -6,6 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
+from pml_ext._shared.errors import UserError
 from pml_ext.thresholds import SampleSource, SearchPlan, ThresholdReport
 from pml_ext.thresholds.page import group_tables
 from pml_ext.thresholds.text import as_counts, meaning, percent, with_interval
@@ -27,6 +28,16 @@ def report(**options):
 def saved_page(found, folder):
     found.save_page(folder / "r.html")
     return (folder / "r.html").read_text(encoding="utf-8")
+
+
+def test_the_page_replaces_pages_only(tmp_path):
+    found, page = report(), tmp_path / "notes.html"
+    page.write_text("my notes", encoding="utf-8")
+    with pytest.raises(UserError, match=r"notes\.html is there, and is no page of pml_ext"):
+        found.save_page(page)
+    assert page.read_text(encoding="utf-8") == "my notes"
+    saved_page(found, tmp_path)
+    saved_page(found, tmp_path)
 
 
 def test_the_page_begins_with_the_sentence(tmp_path):

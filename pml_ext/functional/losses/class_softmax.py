@@ -10,7 +10,7 @@ from torch import Tensor, distributed
 from pml_ext._ops.custom_gradient import inverse_norms, through_sphere_
 from pml_ext._ops.distributed import sum_over_ranks
 from pml_ext._ops.numerics import row_blocks
-from pml_ext.functional.losses.discriminative import OneHotTerms
+from pml_ext.functional.losses.discriminative import OneHotSums
 
 Rule = Callable[[Tensor, float], Tensor]
 """(scores, margin) -> scores of the same shape."""
@@ -205,20 +205,20 @@ def sharded_discriminative(
     sums[0], sums[1, at] = len(weight), target_score
     sums[2] = torch.linalg.vector_norm(scores, dim=0).square()
     classes, of_target, squares = sum_over_ranks(sums, group)
-    terms = OneHotTerms(of_target, squares.sqrt(), classes)
+    one_hot = OneHotSums(of_target, squares.sqrt(), classes)
     sums = x.new_zeros(2, len(x))
     for block in row_blocks(len(weight), len(x), x.device):
-        root = (terms.longer - scores[block]).sqrt_()
+        root = (one_hot.longer - scores[block]).sqrt_()
         sums[0] += root.sum(dim=0)
         sums[1] += root.reciprocal_().sum(dim=0)
     roots, inverses = sum_over_ranks(sums, group)
-    # without the target class's terms, whose score is 0
-    roots, inverses = roots - terms.longer.sqrt(), inverses - terms.longer.rsqrt()
-    by_others, by_target, along = terms.factors(roots, inverses)
+    # without the target class's shares, whose score is 0
+    roots, inverses = roots - one_hot.longer.sqrt(), inverses - one_hot.longer.rsqrt()
+    by_others, by_target, along = one_hot.factors(roots, inverses)
     for block in row_blocks(len(weight), len(x), x.device):
         some = scores[block]
-        scores[block] = by_others * (terms.longer - some).rsqrt_() - along * some
+        scores[block] = by_others * (one_hot.longer - some).rsqrt_() - along * some
     by_score = scores  # which each block has replaced by its gradient
     by_score[here] = by_target[at] - along[at] * target_score
     by_score /= len(x)
-    return ShardedLoss(terms.losses(roots), of_target > largest_of_others, by_score, x, None, None)
+    return ShardedLoss(one_hot.losses(roots), of_target > largest_of_others, by_score, x, None, None)

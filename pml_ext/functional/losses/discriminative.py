@@ -30,8 +30,8 @@ def one_hot_centroids(num_classes: int) -> Tensor:
     tensor([[1., 0.],
             [0., 1.]])
     """
-    check_whole(num_classes, "num_classes")
-    check_num_classes(num_classes, num_classes)
+    check_num_classes(num_classes)
+    check_memory(num_classes, num_classes)
     return torch.eye(num_classes, device="cpu")
 
 
@@ -57,7 +57,8 @@ def kmeans_centroids(num_classes: int, size: int, seed: int = 0) -> Tensor:
     tensor([1., 1., 1.])
     """
     check_whole(size, "size", 2)
-    check_num_classes(num_classes, size * _POINTS_PER_CLASS)
+    check_num_classes(num_classes)
+    check_memory(num_classes, size * _POINTS_PER_CLASS)
     check_whole(seed, "seed", 0, 2**31 - 1)  # the range that both faiss and scikit-learn accept
     generator = torch.Generator().manual_seed(seed)
     points = to_sphere(torch.randn(num_classes * _POINTS_PER_CLASS, size, generator=generator, device="cpu"))
@@ -108,7 +109,8 @@ def simplex_centroids(num_classes: int, size: int) -> Tensor:
     -0.5
     """
     check_whole(size, "size", 1)
-    check_num_classes(num_classes, size)
+    check_num_classes(num_classes)
+    check_memory(num_classes, size)
     if size < num_classes - 1:
         raise ValueError(
             f"size must be at least num_classes - 1 = {num_classes - 1}, the dimensions of a simplex with "
@@ -125,18 +127,22 @@ def simplex_centroids(num_classes: int, size: int) -> Tensor:
     return corners.float()
 
 
-def check_num_classes(num_classes: int, size: int = 1) -> None:
-    """Raise unless there are at least 2 classes, and num_classes × size float32 numbers fit in half the memory."""
+def check_num_classes(num_classes: int) -> None:
+    """Raise for fewer than 2 classes."""
     check_whole(num_classes, "num_classes")
+    if num_classes < 2:
+        raise ValueError(
+            f"num_classes must be at least 2: the loss compares a class with the others; got {num_classes}"
+        )
+
+
+def check_memory(num_classes: int, size: int) -> None:
+    """Raise unless num_classes × size float32 numbers fit in half the memory."""
     needed, there = 4 * num_classes * size, _memory() / 2
     if needed > there:
         raise ValueError(
             f"num_classes × columns must fit in half the memory, {there / 1e9:.0f} GB; got {num_classes} × {size}, "
             f"which take {needed / 1e9:.0f} GB. Use fewer classes or smaller centroids"
-        )
-    if num_classes < 2:
-        raise ValueError(
-            f"num_classes must be at least 2: the loss compares a class with the others; got {num_classes}"
         )
 
 
@@ -229,7 +235,7 @@ def one_hot_discriminative_loss(embeddings: Tensor, labels: Tensor) -> Tensor:
     return one_hot_values(embeddings, labels.long())
 
 
-class OneHotTerms:
+class OneHotSums:
     """The loss of samples from two sums over all other classes, of sqrt(n − x_m) and of its inverse.
 
     With n = ‖x‖ the distance is sqrt(2/n) sqrt(n − x_m): one factor per sample, no pass over x/n. Instead of clamping
@@ -262,19 +268,19 @@ class OneHotTerms:
         return by_others, by_target, along
 
 
-def _one_hot_values(x: Tensor, labels: Tensor, *, needs_gradient: bool) -> tuple[Tensor | None, ...]:
+def _values_and_factors(x: Tensor, labels: Tensor, *, needs_gradient: bool) -> tuple[Tensor | None, ...]:
     """Returns the values, and four factors per sample that the gradient needs."""
     values, factors = x.new_empty(len(x)), x.new_empty(4, len(x), 1)
     for rows in row_blocks(len(x), x.shape[1], x.device):
         some, target_class = x[rows], labels[rows].unsqueeze(1)
         target, part = some.gather(1, target_class), some.scatter(1, target_class, 0)
-        terms = OneHotTerms(target, torch.linalg.vector_norm(part, dim=1, keepdim=True), x.shape[1])
-        of_target = terms.longer.sqrt()  # the target class's term in the sums, for x_y = 0
-        roots = torch.sub(terms.longer, part, out=part).sqrt_().sum(1, keepdim=True) - of_target
-        values[rows] = terms.losses(roots)[:, 0]
+        sums = OneHotSums(target, torch.linalg.vector_norm(part, dim=1, keepdim=True), x.shape[1])
+        of_target = sums.longer.sqrt()  # the target class's share of the sums, for x_y = 0
+        roots = torch.sub(sums.longer, part, out=part).sqrt_().sum(1, keepdim=True) - of_target
+        values[rows] = sums.losses(roots)[:, 0]
         if needs_gradient:
             inverses = part.reciprocal_().sum(1, keepdim=True) - 1 / of_target
-            torch.stack([terms.longer, *terms.factors(roots, inverses)], out=factors[:, rows])
+            torch.stack([sums.longer, *sums.factors(roots, inverses)], out=factors[:, rows])
     return values, factors
 
 
@@ -294,7 +300,7 @@ def _plain(x: Tensor, labels: Tensor) -> Tensor:
 
 
 # Expects checked input.
-one_hot_values = CustomGradient(_one_hot_values, _plain, _one_hot_gradient)
+one_hot_values = CustomGradient(_values_and_factors, _plain, _one_hot_gradient)
 
 
 class DiscriminativeTightness(NamedTuple):

@@ -34,16 +34,6 @@ def check_offsets(offsets: Tensor | None, count: int) -> None:
         check_finite(offsets, "offsets")
 
 
-def sides_of_distance(query: Tensor, gallery: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns rows whose Euclidean distances rank the gallery like cosine − offset of the gallery item.
-
-    query, gallery: (Q, D) and (G, D) of length 1; offsets: (G,). Returns (Q, D + 1) and (G, D + 1).
-    """
-    column = (2 * (offsets - offsets.min())).sqrt()[:, None].to(gallery)
-    nothing = query.new_zeros(len(query), 1)
-    return torch.cat([query, nothing], dim=1), torch.cat([gallery, column], dim=1)
-
-
 def listed_cosines(unit: Tensor, ref_unit: Tensor, rows: Tensor, ref_rows: Tensor) -> Tensor:
     """Returns (P,) inner products of unit[rows[p]] and ref_unit[ref_rows[p]], block by block.
 
@@ -127,7 +117,7 @@ class PairBlocks:
         for rows, columns in share_of_rank(self._cuts(positives_only), self.group):
             height, width = rows.stop - rows.start, columns.stop - columns.start
             if buffer is None:
-                size = self.block_rows**2
+                size = min(self.block_rows, len(self.unit)) ** 2
                 buffer = torch.empty(size, dtype=self.unit.dtype, device=self.unit.device)
             cosines = buffer[: height * width].view(height, width)
             torch.mm(self.unit[rows], self.other[columns].T, out=cosines)
@@ -170,12 +160,11 @@ class PairBlocks:
 
 
 def true_places(mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns flat indices (int64, ascending), rows and columns (integers) of the true entries of a (r, c) mask."""
+    """Returns int64 flat indices (ascending), rows and columns of the true entries of a (r, c) mask."""
     width = mask.shape[1]
-    if mask.device.type == "cpu":  # numpy searches and divides several times faster than torch
+    if mask.device.type == "cpu":  # numpy searches several times faster than torch
         places = np.flatnonzero(mask.numpy())
-        narrow = places.astype(np.int32)
-        row = narrow // np.int32(width)
-        return torch.from_numpy(places), torch.from_numpy(row), torch.from_numpy(narrow - row * np.int32(width))
+        row = places // width
+        return torch.from_numpy(places), torch.from_numpy(row), torch.from_numpy(places - row * width)
     rows, columns = mask.nonzero(as_tuple=True)
     return rows * width + columns, rows, columns

@@ -28,7 +28,7 @@ class PairDistances(PairBlocks):
     Args:
         embeddings: (N, D), any finite values; normalised here.
         labels: (N,) integer class ids.
-        block_rows: rows of a block; memory is a few block_rows² floats. None: 1024, or 4096 on a GPU.
+        block_rows: rows of a block; memory is a few min(block_rows, N)² floats. None: 1024, or 4096 on a GPU.
         group: the ranks that share the work, each with the same embeddings and labels; counts are summed over them.
             None: this process alone.
         offsets: (N,) subtracted from a sample's cosines with all others, as for normalised scores. The difference,

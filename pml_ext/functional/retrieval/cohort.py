@@ -91,3 +91,13 @@ def _prepare(embeddings: Tensor, cohort: Tensor, k: int, rows: Tensor | None) ->
     unit, others_unit = unit_rows(embeddings), unit_rows(cohort).to(embeddings.device)
     dtype = torch.promote_types(unit.dtype, others_unit.dtype)
     return unit.to(dtype), others_unit.to(dtype)
+
+
+def sides_of_distance(query: Tensor, gallery: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns rows whose Euclidean distances rank the gallery like cosine − offset of the gallery item.
+
+    query, gallery: (Q, D) and (G, D) of length 1; offsets: (G,). Returns (Q, D + 1) and (G, D + 1).
+    """
+    column = (2 * (offsets - offsets.min())).sqrt()[:, None].to(gallery)
+    nothing = query.new_zeros(len(query), 1)
+    return torch.cat([query, nothing], dim=1), torch.cat([gallery, column], dim=1)

@@ -9,6 +9,7 @@ from torch.nn.functional import cosine_similarity
 from torch.testing import assert_close
 
 from pml_ext.functional import cumulative_matches, rank_matches, rank_matches_from_distances
+from pml_ext.functional.retrieval.cohort import sides_of_distance
 from tests.oracles import metrics as oracle
 
 
@@ -186,3 +187,10 @@ def test_errors(wrong, message):
     given = a_protocol() | ({} if "distances" in wrong else features())
     with pytest.raises((ValueError, TypeError), match=message):
         function(**(given | wrong))
+
+
+def test_distances_rank_by_cosine_less_the_offset_of_the_gallery():
+    query, gallery = (torch.nn.functional.normalize(torch.randn(n, 3, dtype=torch.float64)) for n in (5, 7))
+    offsets = torch.randn(7, dtype=torch.float64)
+    squares = torch.cdist(*sides_of_distance(query, gallery, offsets)).square()
+    assert_close(squares, 2 - 2 * (query @ gallery.T - offsets + offsets.min()))
