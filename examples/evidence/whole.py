@@ -59,7 +59,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext import Embedder
 from pml_ext._shared.files import write_atomically
-from pml_ext.runner.checks.check import load_checked
+from pml_ext.runner.checks.check import load_or_list_problems
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.datasets import ImageSet, OpenSet
 from pml_ext.runner.data.datasets import load as load_set
@@ -162,7 +162,7 @@ def changed_keys(set_name: str, method: str, settings: Mapping[str, Any]) -> dic
 
 def keys_of(config: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What a config with these settings has other than the defaults; what other losses have does not count."""
-    cfg = load_checked(config, words(settings))
+    cfg = load_or_list_problems(config, words(settings))
     own = {"NAME", *(LOSS_NODES[name] for name in cfg.MODEL.LOSSES.NAME)}
     ignored = [*WITHOUT_EFFECT, *(f"MODEL.LOSSES.{node}" for node in cfg.MODEL.LOSSES.keys() - own)]
     defaults = dict(_values(get_cfg()))
@@ -228,7 +228,7 @@ def trained(run: Run) -> tuple[list[Tensor], list[ImageFeatures], dict[str, Any]
         "TEST.METRICS": str(REID if is_reid(run) else ("cmc",)),
     }
     started = time.process_time()
-    train(load_checked(config_of(run.set, run.method), words(options)), Launch())
+    train(load_or_list_problems(config_of(run.set, run.method), words(options)), Launch())
     more: dict[str, Any] = {"cpu_seconds": round(time.process_time() - started)}
     if is_reid(run):
         report = json.loads((output / "metrics.json").read_text(encoding="utf-8"))

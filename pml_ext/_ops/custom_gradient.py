@@ -1,4 +1,8 @@
-"""The frame of every function with its own gradient, rows of norm 1, and the modes of torch that they respect."""
+"""The frame of every function with its own gradient, rows of norm 1, and the modes of torch that they respect.
+
+Losses normalise by `to_sphere`; kernels with their own gradient by `unit_and_inverse_norms` or `inverse_norms`. Metrics
+need no gradient: `unit_rows` of numerics.py also keeps the squares of tiny and huge rows in range.
+"""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -8,47 +12,6 @@ import torch
 from torch import Tensor
 from torch.jit._trace import is_tracing
 from torch.nn.functional import threshold
-
-
-def under_transform() -> bool:
-    """Returns whether torch.func.grad, vmap, jacrev, jvp etc. or torch.jit.trace is active.
-
-    They need setup_context (40 µs per call), tracing needs tensor inputs; small functions use ordinary operations here.
-    """
-    # Private, but in every release since 2.0: torch.autograd.Function itself uses it.
-    return bool(torch._C._are_functorch_transforms_active()) or bool(is_tracing())
-
-
-def no_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Turn autocast off, but only if it is on: the context takes a tenth of a small loss's time."""
-    kind = device.type
-    is_on = kind != "meta" and torch.is_autocast_enabled(kind)
-    return torch.autocast(kind, enabled=False) if is_on else nullcontext()
-
-
-def unit_and_inverse_norms(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns (N, D) normalised rows and their (N, 1) factors, for kernels with their own gradient."""
-    inverse = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min_(1e-12).reciprocal_()
-    return x * inverse, inverse
-
-
-def inverse_norms(x: Tensor) -> Tensor:
-    """Returns (N, 1) inverse norms 1/‖x‖, at most 1e12."""
-    return _norms(x).reciprocal_()
-
-
-_SHORTEST = 1e-12  # F.normalize's default eps
-
-
-def _norms(x: Tensor) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return norms.clamp_min(_SHORTEST)
-
-
-def through_sphere_(grad: Tensor, unit: Tensor, factor: Tensor) -> Tensor:
-    """Turn a gradient g by unit rows u into factor (g − u (g·u)), in place; factor: (N, 1)."""
-    along = torch.linalg.vecdot(grad, unit).unsqueeze(1)
-    return grad.addcmul_(unit, along, value=-1).mul_(factor)
 
 
 def times_gradient(by_value: Tensor, saved: tuple[Tensor, ...], *inputs: Any) -> Tensor:
@@ -104,6 +67,47 @@ class _Kernels(torch.autograd.Function):
         else:
             by_x = ctx.function.gradient(by_value, saved, x, *ctx.inputs)
         return by_x, None, None, None
+
+
+def under_transform() -> bool:
+    """Returns whether torch.func.grad, vmap, jacrev, jvp etc. or torch.jit.trace is active.
+
+    They need setup_context (40 µs per call), tracing needs tensor inputs; small functions use ordinary operations here.
+    """
+    # Private, but in every release since 2.0: torch.autograd.Function itself uses it.
+    return bool(torch._C._are_functorch_transforms_active()) or bool(is_tracing())
+
+
+def no_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Turn autocast off, but only if it is on: the context takes a tenth of a small loss's time."""
+    kind = device.type
+    is_on = kind != "meta" and torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if is_on else nullcontext()
+
+
+_SHORTEST = 1e-12  # F.normalize's default eps
+
+
+def _norms(x: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return norms.clamp_min(_SHORTEST)
+
+
+def inverse_norms(x: Tensor) -> Tensor:
+    """Returns (N, 1) inverse norms 1/‖x‖, at most 1e12."""
+    return _norms(x).reciprocal_()
+
+
+def unit_and_inverse_norms(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns (N, D) normalised rows and their (N, 1) factors, for kernels with their own gradient."""
+    inverse = inverse_norms(x)
+    return x * inverse, inverse
+
+
+def through_sphere_(grad: Tensor, unit: Tensor, factor: Tensor) -> Tensor:
+    """Turn a gradient g by unit rows u into factor (g − u (g·u)), in place; factor: (N, 1)."""
+    along = torch.linalg.vecdot(grad, unit).unsqueeze(1)
+    return grad.addcmul_(unit, along, value=-1).mul_(factor)
 
 
 def _unit_and_norms(x: Tensor, *, needs_gradient: bool) -> tuple[Tensor, Tensor, Tensor]:

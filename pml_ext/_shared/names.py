@@ -58,7 +58,8 @@ def _about_names(value: object, names: list[str], show: Callable[[str], str]) ->
     if near:
         question = f"; did you mean {' or '.join(filter(None, [', '.join(near[:-1]), near[-1]]))}?"
     listed = _first(map(show, _by_similarity(str(value), names)))
-    if not names or (near and not len(listed) == len(names) <= FEW):
+    lists_all = len(listed) == len(names) and len(names) <= FEW
+    if not names or (near and not lists_all):
         return question
     more = f" and {len(names) - len(listed)} more" if len(listed) < len(names) else ""
     return f"{question or '.'} Known: {', '.join(listed)}{more}"

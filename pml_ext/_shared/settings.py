@@ -7,7 +7,7 @@ from typing import Any
 
 
 @cache
-def arguments_of(kind: Callable[..., Any]) -> tuple[str, ...]:
+def argument_names(kind: Callable[..., Any]) -> tuple[str, ...]:
     """Returns the names of the arguments of a class's constructor or of a function, without **kwargs."""
     parameters = inspect.signature(kind).parameters.items()
     return tuple(name for name, parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD)
@@ -30,7 +30,7 @@ class CheckedSettings:
     def __setattr__(self, name: str, value: Any) -> None:
         own: Any = type(self)
         kind: Any = _checked_class(own)
-        settings = (*arguments_of(kind), *self.passed_on)
+        settings = (*argument_names(kind), *self.passed_on)
         if name in (*settings, *self.fixed) and hasattr(self, name):
             if name in self.fixed:
                 raise AttributeError(f"{name} of {own.__name__} cannot be changed; create a new object")

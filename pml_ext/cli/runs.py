@@ -21,10 +21,10 @@ from pml_ext.cli.arguments import (
 
 
 def _train(options: Namespace) -> None:
-    from pml_ext.runner.checks.check import load_checked
+    from pml_ext.runner.checks.check import load_or_list_problems
     from pml_ext.runner.engine import run
 
-    cfg = load_checked(*training_config(options))
+    cfg = load_or_list_problems(*training_config(options))
     run.train(cfg, launch_of(options), resume=options.resume, overwrite=options.overwrite, profile=options.profile)
 
 
@@ -54,11 +54,11 @@ TRAIN = Command(
 
 
 def _evaluate(options: Namespace) -> None:
-    from pml_ext.runner.checks.check import load_checked
+    from pml_ext.runner.checks.check import load_or_list_problems
     from pml_ext.runner.config.files import evaluation_folder
     from pml_ext.runner.engine import run
 
-    cfg = load_checked(*trained_config(options))
+    cfg = load_or_list_problems(*trained_config(options))
     launch = launch_of(options)
     cfg.defrost()
     cfg.OUTPUT_DIR = evaluation_folder(cfg.OUTPUT_DIR)
@@ -130,9 +130,9 @@ COMPARE = Command(
 
 def _export(options: Namespace) -> None:
     from pml_ext.deploy.onnx_model import export
-    from pml_ext.runner.checks.check import load_checked
+    from pml_ext.runner.checks.check import load_or_list_problems
 
-    cfg = load_checked(*trained_config(options))
+    cfg = load_or_list_problems(*trained_config(options))
     export(cfg, options.output, half=options.half)
     print(f"use it with pml-ext embed IMAGES --model {options.output} --output GALLERY")
 

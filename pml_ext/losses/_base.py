@@ -41,7 +41,7 @@ from pml_ext._shared.checks import (
     warn_once,
 )
 from pml_ext._shared.names import hint
-from pml_ext._shared.settings import CheckedSettings, arguments_of
+from pml_ext._shared.settings import CheckedSettings, argument_names
 from pml_ext.functional.tuples import Tuples
 from pml_ext.losses._facts import facts_of
 
@@ -53,7 +53,7 @@ class ShowsArguments(CheckedSettings):
 
     def extra_repr(self) -> str:
         kind: Any = type(self)
-        values = {name: getattr(self, name, None) for name in arguments_of(kind)}
+        values = {name: getattr(self, name, None) for name in argument_names(kind)}
         shown = (bool, int, float, str, tuple)
         return ", ".join(f"{name}={value!r}" for name, value in values.items() if isinstance(value, shown))
 
@@ -400,7 +400,7 @@ def check_pml_arguments(kind: Any, options: Mapping[str, Any]) -> None:
     """Raises for an unknown argument, or one of PML whose value would fail only in training."""
     for name, value in options.items():
         if name not in kind.pml_arguments:
-            known = [*arguments_of(kind), *kind.pml_arguments]
+            known = [*argument_names(kind), *kind.pml_arguments]
             raise TypeError(f"{kind.__name__} has no argument {name!r}{hint(name, known)}")
         if name == "embedding_reg_weight":
             check_in_range(value, -math.inf, math.inf, name)

@@ -70,6 +70,7 @@ def loop_matrix(
     if ref_emb is not None:
         points, ref_points = normalized(distance, embeddings), normalized(distance, ref_emb)
     is_on_arcs = ref_emb is None and geometry == "arc" and type(distance) in _PLAIN and not distance.collect_stats
+    # `loop_pairs` expects cosines for arcs and squared distances for segments: these are its `entries`.
     if is_on_arcs:
         entries = inner_products(to_sphere(embeddings))
     else:

@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 from pml_ext._ops.numerics import row_blocks
 from pml_ext._pml import CosineSimilarity, is_similarity, term
 from pml_ext._shared.checks import check_choice, check_in_range
-from pml_ext._shared.settings import arguments_of
+from pml_ext._shared.settings import argument_names
 from pml_ext.functional.losses.hinges import hinges_of_pairs, nearest_negatives
 from pml_ext.functional.losses.pair_weighting import (
     WEIGHTINGS,
@@ -93,7 +93,7 @@ class PairWeightingLoss(EmbeddingLoss):
         self.margin = margin
         self.neg_margin = neg_margin
         self.bins = bins
-        known = arguments_of(WEIGHTINGS[weighting])[3:]
+        known = argument_names(WEIGHTINGS[weighting])[3:]
         if unknown := [name for name in self.options if name not in known]:
             accepted = ", ".join(known) or "no option"
             raise TypeError(f"weighting {weighting!r} accepts {accepted}; got {', '.join(unknown)}")

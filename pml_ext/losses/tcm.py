@@ -16,7 +16,7 @@ from pml_ext._pml import (
     term,
 )
 from pml_ext._shared.checks import check_choice, check_in_range, check_switch
-from pml_ext._shared.settings import arguments_of
+from pml_ext._shared.settings import argument_names
 from pml_ext.functional.losses.tcm import DIVISORS, hard_negatives, hard_positives, threshold_consistency
 from pml_ext.functional.tuples import Tuples, count_pairs, same_and_different
 from pml_ext.losses._base import (
@@ -212,7 +212,7 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
     """
 
     labels_because = TCMLoss.labels_because
-    OPTIONS_OF = dict.fromkeys(arguments_of(TCMLoss), "tcm")
+    OPTIONS_OF = dict.fromkeys(argument_names(TCMLoss), "tcm")
 
     if TYPE_CHECKING:  # a type checker finds nn.Module's first, because it does not know PML's classes
         __call__ = OurLoss.forward

@@ -74,10 +74,10 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
             return none
         embeddings, labels, ref_emb, ref_labels = batch_to_mine(embeddings, labels, ref_emb, ref_labels)
         check_loop_distance(self.distance, self.geometry)  # the miner may have changed
-        arc_ids, ref_arc_ids = labels.cpu(), None if ref_labels is None else ref_labels.cpu()
+        cpu_ids, ref_cpu_ids = labels.cpu(), None if ref_labels is None else ref_labels.cpu()
         with torch.no_grad(), no_autocast(embeddings.device):
             matrix, _ = loop_matrix(
-                self.distance, embeddings, arc_ids, ref_emb, ref_arc_ids, pairing=self.pairing, geometry=self.geometry
+                self.distance, embeddings, cpu_ids, ref_emb, ref_cpu_ids, pairing=self.pairing, geometry=self.geometry
             )
             injected = inject(self.distance, matrix, two_sets=ref_emb is not None)
             ids, ref_ids = (labels_for(self.miner, each, embeddings) for each in (labels, ref_labels))

@@ -9,7 +9,7 @@ import torch
 from pml_ext._shared.errors import OutputError
 from pml_ext.cli import main
 from pml_ext.reports import page as pages
-from pml_ext.runner.checks.check import load_checked
+from pml_ext.runner.checks.check import load_or_list_problems
 from pml_ext.runner.engine import run
 from pml_ext.thresholds import ThresholdReport
 from pml_ext.thresholds.page import write_files
@@ -78,7 +78,7 @@ def test_a_run_has_its_results_whatever_fails_after_the_last_step(tmp_path, caps
     quick = ["SOLVER.MAX_EPOCH", "1", "SOLVER.CHECKPOINT_PERIOD", "2", "MODEL.DEVICE", "cpu"]
     opts = ["OUTPUT_DIR", str(tmp_path), "TEST.THRESHOLD.ENABLED", "True", *quick]
     with pytest.raises(OutputError) as error:
-        run.train(load_checked("Digits/sap_tcm.yml", opts), callbacks=[Unreachable()])
+        run.train(load_or_list_problems("Digits/sap_tcm.yml", opts), callbacks=[Unreachable()])
     assert str(error.value).split("; ") == [
         "the end of training: RuntimeError: no mail server",
         f"{tmp_path}/threshold_Digits.html: RuntimeError: no font at all",

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from pml_ext._ops.distributed import gather_with_gradient
 from pml_ext.losses import LoOp, TCMRegularizer
 from pml_ext.runner.engine.loss_terms import LossTerms
-from pml_ext.runner.modeling.losses.factory import LossTerm
+from pml_ext.runner.modeling.losses.factory import WeightedLoss
 from tests.losses.test_contract import FACTORIES
 
 MAKE = FACTORIES | {
@@ -34,7 +34,7 @@ def joint():
 
 def terms_of(name, is_mined):
     torch.manual_seed(1)
-    term = LossTerm("loss", 1.0, is_id_loss=False, is_mined=is_mined)
+    term = WeightedLoss("loss", 1.0, is_id_loss=False, is_mined=is_mined)
     return LossTerms([term], nn.ModuleDict({"loss": MAKE[name]().double()}), miners.MultiSimilarityMiner())
 
 

@@ -59,8 +59,11 @@ def require_supported(cfg: CN, *, processes: int = 1) -> None:
     _refuse(problems(cfg, processes=processes))
 
 
-def load_checked(config_file: str | Path, overrides: list[str]) -> CN:
-    """Load a config. If keys are wrong, one error lists all problems; otherwise `require_supported` looks for them."""
+def load_or_list_problems(config_file: str | Path, overrides: list[str]) -> CN:
+    """Load a config; the error about wrong keys lists all other problems, too.
+
+    A config without wrong keys may have such problems: `require_supported` finds them.
+    """
     read = read_config(config_file, overrides)
     if read.mistakes:
         _refuse(_all_problems(read))

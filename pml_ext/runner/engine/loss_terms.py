@@ -12,7 +12,7 @@ from pml_ext._shared.names import described
 from pml_ext.large_batch import ChunkedPass, with_gradients
 from pml_ext.losses import PartialFC
 from pml_ext.runner.modeling.interfaces import Outputs, columns_of, parts_of
-from pml_ext.runner.modeling.losses.factory import LossTerm
+from pml_ext.runner.modeling.losses.factory import WeightedLoss
 
 
 class JointBatch(NamedTuple):
@@ -30,7 +30,7 @@ class LossTerms:
     joint batch. DDP's mean then equals the gradient of one process on it, also for the losses' parameters.
     """
 
-    def __init__(self, terms: Sequence[LossTerm], losses: nn.ModuleDict, miner: nn.Module | None) -> None:
+    def __init__(self, terms: Sequence[WeightedLoss], losses: nn.ModuleDict, miner: nn.Module | None) -> None:
         self.terms, self.losses, self.miner = terms, losses, miner
         self.batch: JointBatch | None = None
         """The last batch; None if the architecture did not request these losses."""

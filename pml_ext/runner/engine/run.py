@@ -4,18 +4,12 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import count, islice
 from pathlib import Path
-from typing import Any
 
 import lightning
 import torch
-from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.profilers import SimpleProfiler
-from torch import nn
-from torch.optim.swa_utils import update_bn
-from torch.utils.data import DataLoader
 from yacs.config import CfgNode as CN
 
 from pml_ext._shared.errors import LaterErrors, Terminated, UserError, ended_by_signals
@@ -23,8 +17,6 @@ from pml_ext._shared.files import require_recorded_sha256, write_atomically
 from pml_ext.metrics.headings import is_better, label_of
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.files import BEST, CHECKPOINTS, LAST
-from pml_ext.runner.config.network_keys import is_grey
-from pml_ext.runner.data.datasets import load_train_set
 from pml_ext.runner.data.samplers import steps_per_epoch
 from pml_ext.runner.engine.callbacks import freeze_callbacks
 from pml_ext.runner.engine.checkpoints import check_resumable, last_checkpoint, steps_of, with_recorded_norm
@@ -38,13 +30,13 @@ from pml_ext.runner.engine.output import (
     remove_earlier,
     with_absolute_paths,
 )
+from pml_ext.runner.engine.precise_bn import apply_precise_bn
 from pml_ext.runner.engine.run_outputs import report_run
 from pml_ext.runner.engine.trainer import build_trainer, outside_batch_systems
 from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.evaluation.run_metrics import PRETRAINED, RANDOM, RAW_PIXELS, Measured, measure_raw_pixels
 from pml_ext.runner.evaluation.selected_metrics import best_metric, replaces_metrics
 from pml_ext.runner.launch import Launch, is_first, one_message, restarts, start
-from pml_ext.runner.modeling.interfaces import as_float
 from pml_ext.runner.modeling.weights.imagenet import with_fetched_weights
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
 from pml_ext.runner.registry import CALLBACK_REGISTRY, unused_parts
@@ -180,26 +172,33 @@ def _conclude(cfg: CN, trainer: lightning.Trainer, module: TrainingModule, data:
         which = best_metric(cfg.DATASETS, cfg.TEST)
         log.info("stopped early: %s has not improved in %d validations", label_of(which) or which, cfg.TEST.PATIENCE)
     trainer.save_checkpoint(weights)
-    # EVAL_PERIOD is 0 only if nothing has been evaluated, or if steps are counted.
-    was_measured = bool(module.results) and not (cfg.TEST.EVAL_STEPS or trainer.current_epoch % cfg.TEST.EVAL_PERIOD)
-    if not was_measured:
+    is_new = not _has_results_of_last_step(cfg.TEST, trainer, module)
+    if is_new:
         trainer.validate(module, datamodule=data, verbose=False)
-    has_changed = cfg.TEST.PRECISE_BN.ENABLED
+    has_results = True
     if best.is_file():
-        if not was_measured and _is_better_than_best(cfg, trainer, module):
+        if is_new and _is_better_than_best(cfg, trainer, module):
             trainer.save_checkpoint(best, weights_only=bool(module.class_vectors))
         weights = best
         step = steps_of(best)
-        has_changed = has_changed or step != trainer.global_step
-        if has_changed:
+        if step != trainer.global_step:
             load_weights(module, best, optional=tuple(module.class_vectors))
+            has_results = False
         log.info("results are of %s, after step %d of %d", best, step, trainer.global_step)
     if cfg.TEST.PRECISE_BN.ENABLED:
-        _recompute_statistics(cfg, module, data, trainer)
+        apply_precise_bn(cfg, module, data, trainer)
         trainer.save_checkpoint(weights, weights_only=weights == best)
-    if has_changed:
+        has_results = False
+    if not has_results:
         trainer.validate(module, datamodule=data, verbose=False)
     return weights
+
+
+def _has_results_of_last_step(options: CN, trainer: lightning.Trainer, module: TrainingModule) -> bool:
+    """Returns whether the last epoch ended with a validation; not known if steps are counted."""
+    if not module.results or options.EVAL_STEPS:
+        return False
+    return bool(trainer.current_epoch % options.EVAL_PERIOD == 0)
 
 
 def _is_better_than_best(cfg: CN, trainer: lightning.Trainer, module: TrainingModule) -> bool:
@@ -295,47 +294,3 @@ def _baselines(
         return {row: before}
     pixels = measure_raw_pixels(cfg.MODEL, module.evaluation, data.test_sets, data.evaluation_loaders())
     return {RAW_PIXELS: pixels, row: before}
-
-
-def _recompute_statistics(cfg: CN, module: TrainingModule, data: DataModule, trainer: lightning.Trainer) -> None:
-    """Apply TEST.PRECISE_BN on the images of its data set, with training transforms and batches."""
-    cfg = cfg.clone()
-    cfg.defrost()
-    cfg.DATASETS.NAMES, cfg.DATASETS.REC_PATH = (cfg.TEST.PRECISE_BN.DATASET,), ""
-    loader = data.loader_of(load_train_set(cfg.DATASETS, grey=is_grey(cfg), cfg=cfg))
-    lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
-    recompute_statistics(module.model, loader, cfg.TEST.PRECISE_BN.NUM_ITER, trainer.strategy.root_device)
-
-
-class _WithoutLosses(nn.Module):
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-        self.run = getattr(model, "compute_outputs", model)
-
-    def forward(self, batch: dict[str, Any]) -> None:
-        self.run(batch)
-
-
-def recompute_statistics(model: nn.Module, loader: DataLoader[Any], iterations: int, device: torch.device) -> None:
-    """Replace every batch norm's running mean and variance by the plain averages over training batches.
-
-    Of several processes each takes its part of the batches, and all get the average. The loader is begun anew as
-    often as so many batches take.
-    """
-
-    def batches() -> Iterator[dict[str, Any]]:
-        for epoch in count():
-            loader.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
-            for batch in loader:
-                batch = move_data_to_device(batch, device)
-                yield {**batch, "images": as_float(batch["images"])}
-
-    update_bn(islice(batches(), iterations), _WithoutLosses(model).to(device))
-    if torch.distributed.is_initialized():
-        for layer in model.modules():
-            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-                for average in (layer.running_mean, layer.running_var):
-                    if average is not None:
-                        torch.distributed.all_reduce(average)
-                        average.div_(torch.distributed.get_world_size())

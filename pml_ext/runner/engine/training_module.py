@@ -34,12 +34,12 @@ from pml_ext.runner.evaluation.run_metrics import Evaluation, Features, device_w
 from pml_ext.runner.evaluation.selected_metrics import KEEP_LAST
 from pml_ext.runner.evaluation.user_evaluator import build_evaluators, rows_in_order
 from pml_ext.runner.modeling.architectures import build_model, has_users_parts, overrides_forward
+from pml_ext.runner.modeling.backbones.registration import with_trained_norms
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
 from pml_ext.runner.modeling.heads import build_partial_fc
 from pml_ext.runner.modeling.interfaces import Batch, Outputs, parts_of
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner, facts_of_name, weight_keys
 from pml_ext.runner.modeling.pixels_to_embedding import averaged, unit_embeddings
-from pml_ext.runner.modeling.weights.imagenet import with_trained_norms
 from pml_ext.runner.rank_store import launched_rank_and_ranks
 from pml_ext.runner.registry import LOSS_REGISTRY, META_ARCH_REGISTRY
 from pml_ext.runner.solver import build_optimizer, build_schedule, clip_gradients, fit_restored_state

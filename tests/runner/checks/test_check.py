@@ -5,7 +5,14 @@ import torch
 
 from pml_ext._shared.errors import UserError
 from pml_ext.cli import main
-from pml_ext.runner.checks.check import CANNOT_RUN, LACKS_SOMETHING, check_files, load_checked, missing_here, problems
+from pml_ext.runner.checks.check import (
+    CANNOT_RUN,
+    LACKS_SOMETHING,
+    check_files,
+    load_or_list_problems,
+    missing_here,
+    problems,
+)
 from pml_ext.runner.checks.rules import unsupported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
@@ -91,7 +98,7 @@ def test_all_that_stops_a_file_is_named_in_one_order(tmp_path):
     for line, start in zip(lines, starts, strict=True):
         assert line.startswith(start)
     with pytest.raises(UserError) as caught:
-        load_checked(file, [])
+        load_or_list_problems(file, [])
     assert str(caught.value).splitlines()[1:] == lines[1:]
 
 

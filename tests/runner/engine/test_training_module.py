@@ -20,7 +20,7 @@ from pml_ext.runner.data.loaders import collate
 from pml_ext.runner.engine import training_module
 from pml_ext.runner.engine.checkpoints import LOGGED
 from pml_ext.runner.engine.loss_terms import loss_in_chunks
-from pml_ext.runner.engine.run import recompute_statistics
+from pml_ext.runner.engine.precise_bn import recompute_statistics
 from pml_ext.runner.engine.trainer import LOGGERS, build_loggers, build_trainer
 from pml_ext.runner.evaluation.collapse import EpochLosses
 from pml_ext.runner.evaluation.run_metrics import Evaluation

@@ -13,6 +13,7 @@ from pml_ext.cli import main
 from pml_ext.runner.checks.check import problems
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.modeling.backbones import build_backbone
+from pml_ext.runner.modeling.backbones.registration import with_trained_norms
 from pml_ext.runner.modeling.weights import imagenet
 
 LITE0 = {"NAME": "timm:tf_efficientnet_lite0", "FEAT_DIM": 1280}
@@ -106,7 +107,7 @@ def test_frozen_norms_need_loaded_weights(caplog, options, weights, norm):
     cfg = config(NAME="timm:resnet10t", NORM="FrozenBN", **options)
     cfg.MODEL.WEIGHTS = weights
     with caplog.at_level("WARNING", logger="pml_ext"):
-        started = imagenet.with_trained_norms(cfg)
+        started = with_trained_norms(cfg)
     assert norm == started.MODEL.BACKBONE.NORM
     assert ("The norms are trained: NORM BN" in caplog.text) == (norm == "BN")
     assert cfg.MODEL.BACKBONE.NORM == "FrozenBN"

@@ -10,7 +10,7 @@ from torch import nn
 from yacs.config import CfgNode as CN
 
 from pml_ext.runner.modeling.layers import replace_batch_norms
-from pml_ext.runner.modeling.weights.imagenet import TIMM, fetch
+from pml_ext.runner.modeling.weights.imagenet import TIMM, fetch, is_built_in
 from pml_ext.runner.modeling.weights.load import fill, load_pretrained
 from pml_ext.runner.registry import BACKBONE_REGISTRY
 
@@ -72,3 +72,18 @@ def _load_weights(backbone: Any, options: CN, channels: int) -> None:
         fill(backbone.net, net.state_dict(), path, backbone.only_in_files)
     else:
         load_pretrained(backbone, path, optional=backbone.only_in_files)
+
+
+def with_trained_norms(cfg: CN) -> CN:
+    """Returns the config of a training from its first step: frozen norms of a random backbone become trained ones."""
+    options = cfg.MODEL.BACKBONE
+    is_random = not options.PRETRAIN and not cfg.MODEL.WEIGHTS and is_built_in(options.NAME)
+    if not is_random or options.NORM != "FrozenBN":
+        return cfg
+    log.warning(
+        "warning: MODEL.BACKBONE.NORM FrozenBN needs loaded weights: with random ones, residual branches that begin at "
+        "zero would stay zero. The norms are trained: NORM BN"
+    )
+    cfg = cfg.clone()
+    cfg.merge_from_list(["MODEL.BACKBONE.NORM", "BN"])
+    return cfg

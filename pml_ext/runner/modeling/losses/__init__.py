@@ -10,7 +10,8 @@ from pml_ext.runner.config.part_keys import REQUIRED, arguments_of
 from pml_ext.runner.modeling.losses import fastreid_losses
 from pml_ext.runner.registry import LOSS_REGISTRY, MINER_REGISTRY, Registry
 
-# FastReID's losses and names; pytorch-metric-learning uses some of the names for other losses. HistogramLoss is ours.
+# FastReID's losses and names; pytorch-metric-learning uses some of the names for other losses. FastReID has no
+# HistogramLoss: this one replaces pytorch-metric-learning's, which omits pairs.
 LOSS_REGISTRY.register()(fastreid_losses.CrossEntropyLoss)
 LOSS_REGISTRY.register()(fastreid_losses.FocalLoss)
 LOSS_REGISTRY.register()(fastreid_losses.TripletLoss)
@@ -19,7 +20,7 @@ LOSS_REGISTRY.register("Cosface")(fastreid_losses.CosfaceLoss)
 LOSS_REGISTRY.register()(fastreid_losses.HistogramLoss)
 
 
-# Excluded: other losses with FastReID's names, base classes, losses without labels, a miner for batches of triplets.
+# Excluded: names registered above, base classes, losses without labels, a miner for batches of triplets.
 _LEFT_OUT = (
     "CircleLoss", "HistogramLoss", "BaseMetricLossFunction", "GenericPairLoss", "ManifoldLoss", "VICRegLoss",
     "BaseMiner", "EmbeddingsAlreadyPackagedAsTriplets",

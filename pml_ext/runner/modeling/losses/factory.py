@@ -31,8 +31,8 @@ def facts_of_name(name: str) -> LossFacts:
 
 
 @dataclass(frozen=True)
-class LossTerm:
-    """One term of the training loss."""
+class WeightedLoss:
+    """A loss of MODEL.LOSSES.NAME and its weight, `scale`."""
 
     name: str
     scale: float
@@ -46,14 +46,14 @@ def build_losses(
     num_classes: int,
     output_size: Callable[[str], int],
     partial_fc: Callable[..., nn.Module] | None = None,
-) -> tuple[list[LossTerm], nn.ModuleDict]:
-    """Builds the terms of MODEL.LOSSES.NAME and their modules by name; raises UserError if a loss rejects an argument.
+) -> tuple[list[WeightedLoss], nn.ModuleDict]:
+    """Builds MODEL.LOSSES.NAME, with their modules by name; raises UserError if a loss rejects an argument.
 
     num_classes: number of identities in the training set.
     output_size: returns the number of columns of the architecture's `features` or `cls_outputs`.
     partial_fc: builds the replacement of a loss whose classes are sharded over ranks. None: classes are not sharded.
     """
-    terms, modules = [], nn.ModuleDict()
+    weighted, modules = [], nn.ModuleDict()
     sizes: dict[str, Callable[[], int]]
     sizes = {"num_classes": lambda: num_classes, "embedding_size": partial(output_size, "features")}
     for name in options.NAME:
@@ -65,12 +65,12 @@ def build_losses(
         else:
             modules[name] = _build_loss(options, name, sizes)
         scale = options.get(entry.node, {}).get("SCALE", 1.0)
-        terms.append(LossTerm(name, scale, facts.compares == "class scores", facts.takes_miner))
-    return terms, modules
+        weighted.append(WeightedLoss(name, scale, facts.compares == "class scores", facts.takes_miner))
+    return weighted, modules
 
 
 def weight_keys(options: CN) -> dict[str, str]:
-    """Returns the config key of the weight of each term of MODEL.LOSSES.NAME, by name."""
+    """Returns the config key of the weight of each loss of MODEL.LOSSES.NAME, by name."""
     known = [name for name in options.NAME if name in LOSS_REGISTRY]
     return {name: f"MODEL.LOSSES.{LOSS_REGISTRY.entry(name).node}.SCALE" for name in known}
 

@@ -108,14 +108,14 @@ def _torchvision_url(name: str) -> str:
     return str(first.url) if first else ""
 
 
-def _is_built_in(name: str) -> bool:
+def is_built_in(name: str) -> bool:
     """Returns whether MODEL.BACKBONE.NAME is a backbone of this package, not a user's and not unknown."""
     return name in BACKBONE_REGISTRY and BACKBONE_REGISTRY.entry(name).is_ours
 
 
 def why_no_weights(options: CN) -> str | None:
     """Returns why PRETRAIN has no file for a backbone of this package; None if it has one."""
-    if not options.PRETRAIN or not _is_built_in(options.NAME) or weights_location(options):
+    if not options.PRETRAIN or not is_built_in(options.NAME) or weights_location(options):
         return None
     return f"no weights for this backbone are published; set {ALTERNATIVES}"
 
@@ -156,7 +156,7 @@ def fetch(options: CN) -> FetchedWeights:
 def with_fetched_weights(cfg: CN) -> CN:
     """Fetches PRETRAIN's weights before training; returns the config, without an optional PRETRAIN that fails."""
     options = cfg.MODEL.BACKBONE
-    if cfg.MODEL.WEIGHTS or not _is_built_in(options.NAME):
+    if cfg.MODEL.WEIGHTS or not is_built_in(options.NAME):
         return cfg
     if not options.PRETRAIN:
         if options.PRETRAIN_PATH:
@@ -170,21 +170,6 @@ def with_fetched_weights(cfg: CN) -> CN:
         log.warning("warning: training starts from random weights, which takes far more images. %s", error)
         cfg = cfg.clone()
         cfg.merge_from_list(["MODEL.BACKBONE.PRETRAIN", False])
-    return cfg
-
-
-def with_trained_norms(cfg: CN) -> CN:
-    """Returns the config of a training from its first step: frozen norms of a random backbone become trained ones."""
-    options = cfg.MODEL.BACKBONE
-    is_random = not options.PRETRAIN and not cfg.MODEL.WEIGHTS and _is_built_in(options.NAME)
-    if not is_random or options.NORM != "FrozenBN":
-        return cfg
-    log.warning(
-        "warning: MODEL.BACKBONE.NORM FrozenBN needs loaded weights: with random ones, residual branches that begin at "
-        "zero would stay zero. The norms are trained: NORM BN"
-    )
-    cfg = cfg.clone()
-    cfg.merge_from_list(["MODEL.BACKBONE.NORM", "BN"])
     return cfg
 
 
