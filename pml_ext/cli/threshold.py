@@ -198,10 +198,10 @@ def _check(options: Namespace) -> int:
 
     columns = _given(options, "labels", "frames", "tracks")
     data = read_embeddings(options.file, need_labels=False, also=[*columns.values()])
-    if "labels" in columns:
-        data = replace(data, labels=data.also[columns["labels"]])
-    elif not columns and data.has_labels:
-        columns["labels"] = ""
+    has_labels = "labels" in columns or (not columns and data.has_labels)
+    label_column = columns.pop("labels", None)
+    if label_column is not None:
+        data = replace(data, labels=data.also[label_column])
     data = data.take((~data.is_junk).nonzero()[0])
     with errors_of_file(options.file, options):
         model = model_of(data.record, options.checkpoint, options.file)
@@ -209,10 +209,12 @@ def _check(options: Namespace) -> int:
         cohort = cohort_of_report(report, options.report, options.cohort, model)
         notes = list[str]()
         if cohort is not None:
-            measured, notes = rows_outside(cohort, data, options.file, has_labels="labels" in columns)
+            measured, notes = rows_outside(cohort, data, options.file, has_labels=has_labels)
             data = data.take(measured)
-        known: dict[str, Any] = {name: data.also.get(column, data.labels) for name, column in columns.items()}
-        if "labels" in known and report.is_across_cameras:
+        known: dict[str, Any] = {name: data.also[column] for name, column in columns.items()}
+        if has_labels:
+            known["labels"] = data.labels
+        if has_labels and report.is_across_cameras:
             known["cameras"] = data.cameras
         limits = _given(options, "far_limit", "frr_limit")
         check = report.check(data.embeddings, **known, **limits, normalization=cohort)

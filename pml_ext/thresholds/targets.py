@@ -54,6 +54,7 @@ def threshold_for(target: Target, pairs: PairDistances) -> tuple[float, Support 
     is_far = target.kind == "far"
     total = pairs.total_negative_pairs if is_far else pairs.total_positive_pairs
     if target.confidence is not None:
+        # Too few even if all errors were independent: refused before the pairs are searched for the threshold.
         _check_support(target, rate * total, rate * total, len(pairs.classes))
     at_rate = threshold_at_far(pairs, rate) if is_far else threshold_at_frr(pairs, rate)
     if target.confidence is None:

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from pml_ext._shared.checks import check_fraction, check_shapes_broadcast, tensor_of
 
+_TAIL, _DEVIATIONS = 0.025, 1.96  # of the normal distribution, for intervals of 95 %
+
 
 def rate_interval(errors: Tensor | int, trials: Tensor | int, confidence: float = 0.95) -> tuple[Tensor, Tensor]:
     """Returns the Clopper-Pearson interval of the rate errors / trials.
@@ -102,7 +104,8 @@ def jackknife_interval(
     wide: a mean over pairs is not a count of trials. If the mean is 0 or 1, or only one class remains, the variance is
     unknown; each class then counts as one trial, and the interval is Clopper-Pearson's. For Pareto distributed class
     sizes, 92 to 98 % of the 95 % intervals for FRR cover the rate (83 to 93 % if Student's t counted every class as
-    one).
+    one). Its width does not depend on which classes have the errors: where few have most of them, too few intervals
+    cover the rate (at a rate of 0.2 %, and 300 classes whose rates are Beta(0.002, 0.998) distributed, 80 %).
 
     without: (T,) the mean with each class left out; trials: upper limit of the trials; classes: `effective_number`.
     Source: Arvesen, Annals of Mathematical Statistics 40 (1969), jackknife of U-statistics; Korn and Graubard, Survey
@@ -143,8 +146,9 @@ def jackknife_freedom(without: Tensor) -> Tensor:
 def independent_trials(rate: float, without: Tensor, trials: int, confidence: float) -> float:
     """Returns the number of independent trials that know a rate in (0, 1) as well as the pairs do, with (T,) `without`.
 
-    It is that of `jackknife_interval`, but where few classes have most of the errors, the variance is uncertain, too:
-    Student's t has the `jackknife_freedom`.
+    It is that of `jackknife_interval`, but for a promise about other identities. Where few classes have most of the
+    errors, their variance is uncertain, too: Student's t has the `jackknife_freedom` instead of the `effective_number`.
+    In the example of `jackknife_interval`, 96 % of such intervals cover the rate.
     """
     from scipy.special import ndtri, stdtrit
 
@@ -158,10 +162,13 @@ def independent_trials(rate: float, without: Tensor, trials: int, confidence: fl
 
 
 def trials_of_interval(errors: int, pairs: int, low: float, high: float) -> float:
-    """Returns the number of independent trials that gives errors / pairs the 95 % interval from low to high."""
+    """Returns the number of independent trials that gives errors / pairs the interval from low to high.
+
+    The interval is one of 95 %, as in every report.
+    """
     if errors in (0, pairs):
-        return math.log(0.025) / math.log1p(-min(high - low, 0.975))
-    rate, deviation = errors / pairs, (high - low) / (2 * 1.96)
+        return math.log(_TAIL) / math.log1p(-min(high - low, 1 - _TAIL))
+    rate, deviation = errors / pairs, (high - low) / (2 * _DEVIATIONS)
     return min(pairs, rate * (1 - rate) / max(deviation, 1e-9) ** 2)
 
 
