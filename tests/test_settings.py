@@ -25,9 +25,8 @@ METRICS = ("ReIDEvaluator", "VerificationEvaluator", "IdentificationEvaluator", 
 MAKERS |= {name: getattr(metrics, name) for name in METRICS}
 # Arguments that are no attributes, objects of other libraries, or checked when they are used.
 UNCHECKED = (
-    "include", "exclude", "ranks of AccuracyCalculator", "far_range of AccuracyCalculator", "device", "low", "high",
-    "grid of AccuracyCalculator", "epsilon of AccuracyCalculator", "process_group", "label_comparison_fn", "knn_func",
-    "kmeans_func", "query_expansion", "checkpoint", "centroid_size",
+    "device", "low", "high", "process_group", "label_comparison_fn", "knn_func", "kmeans_func", "query_expansion",
+    "checkpoint", "centroid_size",
 )  # fmt: skip
 
 

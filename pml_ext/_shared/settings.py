@@ -16,8 +16,8 @@ def argument_names(kind: Callable[..., Any]) -> tuple[str, ...]:
 class CheckedSettings:
     """Base of an object whose constructor's arguments are attributes; setting one again raises as the constructor does.
 
-    The constructor is called again with all of them, because some are valid only together. The class is that of this
-    package, because a user's subclass may have other arguments.
+    The constructor initialises a new object with all of them, because some are valid only together. It is that of this
+    package's class, because a user's subclass may have other arguments.
 
     Attributes:
         fixed: settings that only the constructor reads, so setting them later is an error.
@@ -35,7 +35,7 @@ class CheckedSettings:
             if name in self.fixed:
                 raise AttributeError(f"{name} of {own.__name__} cannot be changed; create a new object")
             present = {each: getattr(self, each) for each in settings if hasattr(self, each)}
-            kind(**present | {name: value})
+            kind.__init__(own.__new__(own), **present | {name: value})
         super().__setattr__(name, value)
 
 

@@ -196,11 +196,8 @@ class _Decoded(Dataset[_Item]):
     def __getitem__(self, row: int) -> _Item:
         image = self.listed[row]
         try:
-            image.name.encode("utf-8")
             content = image.read()
             return image, self.prepare(decode_image(content, str(image.path), self.is_grey)), hash_of(content)
-        except UnicodeEncodeError:
-            return image, None, f"image {os.fsencode(image.name)!r}: its name is no UTF-8 text; rename it"
         except UserError as error:
             return image, None, str(error)
 
@@ -245,9 +242,12 @@ def _embed_missing(
     gallery: Gallery, embedder: Embedder, missing: Sequence[Listed], workers: int, *, show: bool
 ) -> list[str]:
     """Embed images, adding a part when it is large enough or a minute has passed; returns the problems."""
-    problems, pending, rows, begun = list[str](), list[Embedded](), 0, time.monotonic()
+    named = [image for image in missing if image.name == image.name.encode("utf-8", "ignore").decode()]
+    unnamed = {image.name for image in missing} - {image.name for image in named}
+    problems = [f"image {os.fsencode(name)!r}: its name is no UTF-8 text; rename it" for name in sorted(unnamed)]
+    pending, rows, begun = list[Embedded](), 0, time.monotonic()
     try:
-        for batch in embed_images(embedder, missing, workers=workers, show=show):
+        for batch in embed_images(embedder, named, workers=workers, show=show):
             pending.append(batch)
             rows += len(batch.images)
             if rows >= PART_ROWS or time.monotonic() - begun >= PART_SECONDS:

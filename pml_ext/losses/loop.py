@@ -118,6 +118,16 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
         self.positives = positives
         self._wrap(loss)
 
+    def value_of_nothing(self, embeddings: Tensor) -> Tensor:
+        """Returns the wrapped loss of an empty batch, (0, D)."""
+        loss = self.loss
+        value: Tensor
+        if isinstance(loss, OurLoss):
+            value = loss.value_of_nothing(embeddings)
+        else:
+            value = loss.reducer(loss.zero_losses(), embeddings, None)
+        return value
+
     def compute_value(
         self, embeddings: Tensor, labels: Any, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Any
     ) -> Tensor:

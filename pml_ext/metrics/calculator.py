@@ -70,14 +70,13 @@ class AccuracyCalculator(CheckedSettings):
         normalize: use normalised scores instead of distances, with a `CohortNormalization` of other identities, or rank
             by `CSLS`, which has ranking metrics only. Clusterings and spectral_variance use the embeddings in any case.
             None: no normalisation.
-    Attributes:
-        opis_settings: the three settings of OPIS.
-
     >>> x, y = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.9, 0.4]]), torch.tensor([0, 0, 1, 1])
     >>> calculator = AccuracyCalculator(include=("precision_at_1", "reid_mean_average_precision"))
     >>> {name: round(value, 3) for name, value in sorted(calculator.get_accuracy(x, y).items())}
     {'precision_at_1': 0.0, 'reid_mean_average_precision': 0.458}
     """
+
+    fixed = ("include", "exclude", "ranks")
 
     def __init__(
         self,
@@ -97,7 +96,8 @@ class AccuracyCalculator(CheckedSettings):
         ranks: Sequence[int] = (1, 5, 10),
         normalize: CohortNormalization | CSLS | None = None,
     ) -> None:
-        self.opis_settings = OPISSettings(far_range, grid, epsilon)
+        OPISSettings(far_range, grid, epsilon)  # checks them
+        self.far_range, self.grid, self.epsilon = far_range, grid, epsilon
         check_ranks(ranks)
         if not isinstance(normalize, CSLS):
             check_normalize(normalize)
@@ -128,9 +128,14 @@ class AccuracyCalculator(CheckedSettings):
                 )
         if self._compares_labels:
             by_default &= {*keys.names_of(keys.NeighborMetric), keys.NMI, keys.AMI, *self._added}
-        self._named = tuple(include)
+        self.include, self.exclude, self.ranks = tuple(include), tuple(exclude), tuple(ranks)
         self._names = [name for name in sorted({*(include or by_default)}) if name not in exclude]
         self._refuse_equal_only(self._names)
+
+    @property
+    def opis_settings(self) -> OPISSettings:
+        """Returns far_range, grid and epsilon."""
+        return OPISSettings(self.far_range, self.grid, self.epsilon)
 
     @property
     def _added(self) -> list[str]:
@@ -179,7 +184,7 @@ class AccuracyCalculator(CheckedSettings):
     def _chosen(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> list[str]:
         """Returns the metrics of a call, with f1 if it is named or if NMI or AMI cluster the queries anyway."""
         chosen = [name for name in self._names if name in (include or self._names) and name not in exclude]
-        clustered = {keys.NMI, keys.AMI, *include, *self._named} & {*chosen}
+        clustered = {keys.NMI, keys.AMI, *include, *self.include} & {*chosen}
         return [name for name in chosen if name != keys.F1 or clustered & {*keys.names_of(keys.ClusterMetric)}]
 
     def get_accuracy(
@@ -223,7 +228,7 @@ class AccuracyCalculator(CheckedSettings):
         self._check_names(self._names, include, exclude)
         names = self._chosen(include, exclude)
         by_camera = query_cameras is not None or reference_cameras is not None
-        self._check_selection(names, by_camera, named=include or self._named)
+        self._check_selection(names, by_camera, named=include or self.include)
         queries = (query, query_labels, query_cameras)
         references = None if reference is None else (reference, reference_labels, reference_cameras)
         measured = make_evaluation_set(

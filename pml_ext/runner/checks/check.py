@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LRScheduler
 from yacs.config import CfgNode as CN
 
 from pml_ext._shared.errors import ArgumentError, UserError
@@ -40,7 +39,8 @@ RUNS, CANNOT_RUN, LACKS_SOMETHING = 0, 1, 3
 _ABOUT_A_VALUE = (ValueError, TypeError, RuntimeError, OverflowError, MemoryError)
 _SHAPING = ("MODEL.BACKBONE", "MODEL.HEADS", "MODEL.META_ARCHITECTURE", "MODEL.PIXEL", "MODEL.DEVICE", "INPUT")
 _FREEZING = ("MODEL.FREEZE_LAYERS", "MODEL.META_ARCHITECTURE", "SOLVER.FREEZE_ITERS", "SOLVER.FREEZE_EPOCHS")
-_SOLVING = ("SOLVER.OPT", "SOLVER.SCHED", "SOLVER.MOMENTUM", "SOLVER.BASE_LR", "SOLVER.MAX_EPOCH")
+_STEPPING = ("SOLVER.OPT", "SOLVER.MOMENTUM", "SOLVER.BASE_LR")
+_SCHEDULING = ("SOLVER.SCHED", "SOLVER.BASE_LR", "SOLVER.MAX_EPOCH")
 
 
 def problems(cfg: CN, *, processes: int = 1, wrong: Iterable[str] = ()) -> list[str]:
@@ -136,7 +136,8 @@ def _errors_of_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
         if cfg.SOLVER.FREEZE_ITERS or cfg.SOLVER.FREEZE_EPOCHS:
             names = [name.removeprefix("model.") for name, _ in trained.named_parameters()]
             attempt(lambda: _require_matches(model.FREEZE_LAYERS, names), *_FREEZING)
-    attempt(lambda: _solver(cfg.SOLVER, trained), *_SOLVING)
+    optimizer = attempt(lambda: build_optimizer(cfg.SOLVER, trained), *_STEPPING) or _any_optimizer()
+    attempt(lambda: build_schedule(cfg.SOLVER, optimizer, steps_per_epoch=100), *_SCHEDULING)
     attempt(lambda: build_miner(model.MINER), "MODEL.MINER")
     attempt(lambda: Evaluation(cfg.TEST), "TEST")
     return messages
@@ -226,8 +227,9 @@ def _losses(cfg: CN, sizes: Mapping[str, int], classes: int) -> nn.ModuleDict:
     return build_losses(cfg.MODEL.LOSSES, num_classes=classes, output_size=sizes.__getitem__, partial_fc=divided)[1]
 
 
-def _solver(options: CN, trained: nn.Module) -> LRScheduler:
-    return build_schedule(options, build_optimizer(options, trained), steps_per_epoch=100)
+def _any_optimizer() -> torch.optim.Optimizer:
+    """Returns an optimizer for a schedule's own mistakes."""
+    return torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9)
 
 
 def _require_matches(patterns: list[str], names: list[str]) -> None:

@@ -7,7 +7,7 @@ those about several nodes.
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,7 @@ from pml_ext.runner.config.network_keys import HOW_FAST, SHAPING
 from pml_ext.runner.config.yaml_file import value_of
 from pml_ext.runner.data.datasets import USERS_DATA, aliases_of
 from pml_ext.runner.data.samplers import BY_IDENTITY, OF_IMAGES
-from pml_ext.runner.evaluation.selected_metrics import KEEP_LAST, columns_of_first, replaces_metrics
+from pml_ext.runner.evaluation.selected_metrics import KEEP_LAST, columns_of_first, known_metrics, replaces_metrics
 from pml_ext.runner.modeling.architectures import overrides_forward
 from pml_ext.runner.modeling.heads import CLS_LAYERS, POOL_LAYERS
 from pml_ext.runner.modeling.layers import NORMS
@@ -259,6 +259,9 @@ def _names(options: CN) -> Iterator[Problem]:
         names = options[key]
         if (key == "NAMES" and not names) or len(set(names)) < len(names):
             yield Problem(key, names, "must be one or more different data sets")
+        elif key == "TESTS" and len({name.casefold() for name in names}) < len(names):
+            reason = "names differ only by case, and so would those of their files: rename one with --dataset NAME=…"
+            yield Problem(key, names, reason)
         for name in dict.fromkeys(names):
             yield from data_set(key, name, aliases_of(options.ALIASES))
 
@@ -325,6 +328,12 @@ SOLVER_RULES: list[Rule] = [
         where=lambda options: options.SCHED == "OneCycleLR",
     ),
 ]
+
+
+def _metrics(test: CN) -> Iterable[Problem]:
+    return one_of("METRICS", known_metrics(test))(test)
+
+
 TEST_RULES: list[Rule] = [
     one_of("METRIC", ("cosine",), not_built={"euclidean": "unnormalised features are not supported; set cosine"}),
     at_least_one("IMS_PER_BATCH PRECISE_BN.NUM_ITER AQE.QE_K AQE.QE_TIME RERANK.K1 RERANK.K2"),
@@ -340,6 +349,7 @@ TEST_RULES: list[Rule] = [
         ),
     ),
     must("METRICS", "must name one or more metrics", len),
+    _metrics,
 ]
 
 

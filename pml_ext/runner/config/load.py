@@ -255,7 +255,7 @@ def _literal(value: Any) -> Any:
         return value
 
 
-def require(value: object, known: Collection[str], name: str) -> None:
-    """Raises a UserError unless a config value is a known one."""
+def require(value: object, known: Collection[str], name: str, *, advice: str = "") -> None:
+    """Raises a UserError unless a config value is a known one. advice: a sentence at its end."""
     if value not in known:
-        raise UserError(f"{name}: unknown value {value!r}{hint(value, known)}")
+        raise UserError(f"{name}: unknown value {value!r}{hint(value, known, advice=advice)}")

@@ -9,6 +9,7 @@ from pml_ext.metrics import AccuracyCalculator, keys
 from pml_ext.metrics.calculator import added_metrics
 from pml_ext.metrics.headings import (
     ALL_PAIRS,
+    CMC,
     TEMPLATES,
     VERIFICATION,
     named_metrics,
@@ -38,6 +39,12 @@ def replaces_metrics(test: CN) -> bool:
 def user_metrics(test: CN) -> list[str]:
     """Returns the metrics that a user's calculator adds: `x` for each method `calculate_x`."""
     return added_metrics(user_calculator(test) or object)
+
+
+def known_metrics(test: CN) -> list[str]:
+    """Returns what TEST.METRICS may name."""
+    of_ranks = [CMC, *map(keys.cmc_rank, test.RANKS)]
+    return [*of_ranks, *keys.CALCULATED, *keys.OTHER_SPELLINGS, *user_metrics(test)]
 
 
 def columns_of_queries(test: CN) -> list[str]:

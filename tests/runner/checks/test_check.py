@@ -45,7 +45,7 @@ def told(file, *opts, processes=1):
 NAMES_OF_PARTS = {
     "MODEL.META_ARCHITECTURE": "%s", "MODEL.BACKBONE.NAME": "%s", "MODEL.HEADS.NAME": "%s",
     "MODEL.LOSSES.NAME": "('%s',)", "MODEL.MINER.NAME": "%s", "DATALOADER.SAMPLER_TRAIN": "%s", "SOLVER.OPT": "%s",
-    "TEST.EVALUATOR": "%s", "CALLBACKS": "('%s',)",
+    "SOLVER.SCHED": "%s", "TEST.EVALUATOR": "%s", "CALLBACKS": "('%s',)",
 }  # fmt: skip
 UNKNOWN_KEYS = (
     "MODEL.PART_NUMBER", "MODEL.LOSSES.OIM.SIZE", "MODEL.LOSSES.MULTISIMILARITYLOS.ALPHA", "INPUT.LGT.PROB", "SOLVER.X",
@@ -57,9 +57,11 @@ UNKNOWN_KEYS = (
 def test_an_unknown_name_gets_the_way_to_register_it_and_at_most_ten_names(digits, name):
     words = [word for key, value in NAMES_OF_PARTS.items() for word in (key, value % name)]
     lines = told(digits, *words, "DATASETS.NAMES", f"('{name}',)", "DATASETS.TESTS", f"('{name}',)")[1:]
-    lines += told(digits, "SOLVER.SCHED", name)[1:]
+    inner = {"MODEL.LOSSES.NAME": "('LoOp',)", "MODEL.LOSSES.LOOP.LOSS": name}
+    inner |= {"MODEL.MINER.NAME": "LoOpMiner", "MODEL.MINER.LOOP.MINER": name}
+    lines += told(digits, *[word for pair in inner.items() for word in pair])[1:]
     named = {line.split()[0].rstrip(":") for line in lines}
-    assert {*NAMES_OF_PARTS, "DATASETS.NAMES", "DATASETS.TESTS", "SOLVER.SCHED"} <= named
+    assert {*NAMES_OF_PARTS, *inner, "DATASETS.NAMES", "DATASETS.TESTS"} <= named
     for line in lines:
         assert "--import its module: guide EXTENDING.md" in line
         assert len(line) <= 300 and line.count("', '") < 10
@@ -123,6 +125,9 @@ def test_all_that_stops_a_file_is_named_in_one_order(tmp_path):
         ("SOLVER.SCHED", "CosineAnnealing"),
         ("SOLVER.OPT", "Adamm"),
         ("TEST.BEST", "mAPP"),
+        ("TEST.METRICS", "('opsi', 'cmc')"),
+        ("TEST.METRICS", "('cmc_rank_7',)"),
+        ("DATASETS.TESTS", "('Digits', 'dIgits')"),
         ("TEST.EVALUATOR", "Evaluator"),
         ("LOGGERS", "wand"),
         ("CALLBACKS", "Callback"),
@@ -135,7 +140,7 @@ def test_a_wrong_value_is_one_problem(tmp_path, key, value):
     file.write_text(
         "MODEL: {BACKBONE: {NAME: build_convnet_backbone, DEPTH: 2x, FEAT_DIM: 16}, HEADS: {EMBEDDING_DIM: 8}, "
         "LOSSES: {NAME: [CrossEntropyLoss, MultiSimilarityLoss]}, MINER: {NAME: MultiSimilarityMiner}}\n"
-        "INPUT: {SIZE_TRAIN: [8, 8], SIZE_TEST: [8, 8]}\nDATASETS: {TESTS: [Digits]}\n"
+        "INPUT: {SIZE_TRAIN: [8, 8], SIZE_TEST: [8, 8]}\nDATASETS: {TESTS: [Digits], ALIASES: ['dIgits=file:d.csv']}\n"
         "DATALOADER: {SAMPLER_TRAIN: NaiveIdentitySampler}\nTEST: {BEST: mean_average_precision_at_r}\n"
     )
     (line,) = [line for line in told(file, key, value)[1:] if not line.startswith("  (")]

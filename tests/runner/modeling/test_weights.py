@@ -213,7 +213,9 @@ def test_a_users_part_may_be_called_module(tmp_path):
     assert torch.equal(source[0].module.weight, target[0].module.weight)
 
 
-@pytest.mark.parametrize("prefix", ["", "module.encoder.", "_orig_mod.backbone._orig_mod.net.", "backbone.net."])
+@pytest.mark.parametrize(
+    "prefix", ["", "net.", "a.module.encoder.", "_orig_mod.backbone._orig_mod.net.", "backbone.net."]
+)
 def test_a_backbone_comes_out_of_every_file(tmp_path, prefix):
     source, target = model(), model()
     state = {prefix + name: value for name, value in source.state_dict().items()}
@@ -299,7 +301,7 @@ def saved(state, folder):
 CLASSIFIER = {"classifier.weight": torch.ones(7, 512), "classifier.bias": torch.ones(7)}
 
 
-@pytest.mark.parametrize(("prefix", "more"), [("", {}), ("module.", CLASSIFIER), ("extractor.model.", {})])
+@pytest.mark.parametrize(("prefix", "more"), [("", {}), ("module.", CLASSIFIER), ("network.model.", {})])
 def test_a_whole_model_gives_its_own_embeddings(prefix, more, resnet, tmp_path):
     state = {prefix + name: value for name, value in (resnet.state_dict() | more).items()}
     state["criterion.weight"] = torch.ones(2)

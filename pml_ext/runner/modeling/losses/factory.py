@@ -17,7 +17,7 @@ from pml_ext.losses import ArcPairReducer
 from pml_ext.losses._facts import LossFacts, facts_of
 from pml_ext.runner.config.load import require
 from pml_ext.runner.config.part_keys import REQUIRED, SUPPLIED, arguments_from, arguments_of, construct, keys_of
-from pml_ext.runner.registry import LOSS_REGISTRY, MINER_REGISTRY, NODE_DEFAULTS, Entry
+from pml_ext.runner.registry import HOW_TO_REGISTER, LOSS_REGISTRY, MINER_REGISTRY, NODE_DEFAULTS, Entry
 
 
 def facts_of_name(name: str) -> LossFacts:
@@ -92,7 +92,7 @@ def _build_miner(miners: CN, name: str) -> nn.Module:
     where = f"MODEL.MINER.{entry.node}"
     arguments = _arguments(miners, entry)
     if "miner" in arguments:  # it wraps another miner
-        require(arguments["miner"], [n for n in MINER_REGISTRY if n != name], f"{where}.MINER")
+        require(arguments["miner"], [n for n in MINER_REGISTRY if n != name], f"{where}.MINER", advice=HOW_TO_REGISTER)
         arguments["miner"] = _build_miner(miners, arguments["miner"])
     miner: nn.Module = construct(entry, where, **arguments)
     return miner
@@ -105,7 +105,7 @@ def _build_loss(losses: CN, name: str, sizes: Mapping[str, Callable[[], int]], *
         raise UserError(f"{name} needs 2 or more training identities; got {sizes['num_classes']()}")
 
     def build(inner: str, **arguments: Any) -> nn.Module:
-        require(inner, [n for n in LOSS_REGISTRY if n != name], f"{where}.LOSS")
+        require(inner, [n for n in LOSS_REGISTRY if n != name], f"{where}.LOSS", advice=HOW_TO_REGISTER)
         return _build_loss(losses, inner, sizes, **arguments)
 
     def make() -> nn.Module:

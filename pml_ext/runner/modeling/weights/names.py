@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from pml_ext._shared.errors import UserError
 
-_PREFIXES = ("encoder.", "model.", "extractor.", "model.")  # MoCo; Open Metric Learning
 # Modules of torch around a network or a part of it: DataParallel and AveragedModel; torch.compile; checkpointing; FSDP
 _WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 _AVERAGED = "n_averaged"  # AveragedModel's counter
@@ -29,7 +28,8 @@ def whole_names(model: nn.Module, state: dict[str, Tensor], path: str | Path) ->
     """
     expected, parts = model.state_dict(), [name for name, _ in model.named_children()]
     if not _begins_with(parts, state):
-        state = bare_names(state)
+        backbone = getattr(model, "backbone", model)
+        state = _without_common_prefix(state, model, getattr(backbone, "net", backbone))
         if "features.running_mean" in state and "fc.weight" in state:
             return _with_a_face_head(state)
         if "heads" in parts and not _begins_with(parts, state):
@@ -44,7 +44,7 @@ def _begins_with(parts: list[str], state: dict[str, Tensor]) -> bool:
 
 def backbone_names(backbone: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Returns a backbone's weights from a complete model's file, or from a file that prefixes all names."""
-    state = bare_names(state)
+    state = _without_common_prefix(state, getattr(backbone, "net", backbone))
     for prefix in ("backbone.", "net."):  # FastReID's models and ours; ours around timm's nets
         inside = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
         state = inside or state
@@ -64,12 +64,12 @@ def unwrapped_names(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Ten
     return renamed
 
 
-def bare_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Removes the prefixes common to all names, and the losses of Open Metric Learning."""
+def _without_common_prefix(state: dict[str, Tensor], *modules: nn.Module) -> dict[str, Tensor]:
+    """Removes what all names begin with, unless it is a part of a module; and Open Metric Learning's losses."""
+    parts = {name for module in modules for name, _ in module.named_children()}
     state = {name: value for name, value in state.items() if not name.startswith("criterion.")}
-    for prefix in _PREFIXES:
-        if all(name.startswith(prefix) for name in state):
-            state = {name.removeprefix(prefix): value for name, value in state.items()}
+    while len(first := {name.partition(".")[0] for name in state}) == 1 and not first & (parts | state.keys()):
+        state = {name.partition(".")[2]: value for name, value in state.items()}
     return state
 
 
