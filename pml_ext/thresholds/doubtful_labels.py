@@ -91,7 +91,7 @@ def find_doubtful_labels(
         cosine = _cosine_of_parts(unit[rows], typical) if len(rows) >= _SMALLEST else None
         if cosine is not None:
             add("two identities, one label", rows, None, float(cosine), rows)
-    others, between, expected = _nearest_labels(nearest, ids, rows_of)
+    others, between, expected = _nearest_labels(nearest, ids, rows_of, sizes)
     for label in _clear((expected - between) / typical, _ALIKE):
         pair = sorted((label, int(others[label])), key=lambda one: (int(sizes[one]), -one))
         left_out = rows_of[pair[0]]
@@ -109,13 +109,14 @@ def find_doubtful_labels(
     return tuple(doubtful), remaining
 
 
-def _nearest_labels(nearest: _Nearest, ids: Tensor, rows_of: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def _nearest_labels(
+    nearest: _Nearest, ids: Tensor, rows_of: Sequence[Tensor], sizes: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Returns for each of T labels the nearest other label, their mean cosine, and the one expected of one identity.
 
     The expected cosine is the mean of those inside both labels, or the median label's if that is higher.
     """
     unit = nearest.unit
-    sizes = torch.tensor([len(rows) for rows in rows_of], device="cpu")
     sums = unit.new_zeros(len(rows_of), unit.shape[1]).index_add(0, ids, unit)
     inside = ((sums * sums).sum(dim=1) - sizes) / (sizes * (sizes - 1))  # mean cosine; nan for one sample
     others = torch.stack([nearest.label[rows].mode().values for rows in rows_of])

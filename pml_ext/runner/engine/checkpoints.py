@@ -153,10 +153,13 @@ def check_resumable(cfg: CN, checkpoint: Path) -> tuple[int, int]:
     if epochs > cfg.SOLVER.MAX_EPOCH:
         raise UserError(f"SOLVER.MAX_EPOCH is {cfg.SOLVER.MAX_EPOCH}; {checkpoint} has {epochs} epochs behind it")
     parts = [OPTIMIZER_REGISTRY.entry(cfg.SOLVER.OPT)]
+    held = [*_HELD, "SOLVER.IMS_PER_BATCH"] if steps else list(_HELD)
     # The state of a LambdaLR has no functions: they are those of the config.
     if any("lr_lambdas" not in state for state in content["lr_schedulers"]):
-        parts.append(SCHEDULER_REGISTRY.entry(cfg.SOLVER.SCHED))
-    held = _HELD + (("SOLVER.IMS_PER_BATCH",) if steps else ())
+        schedule = SCHEDULER_REGISTRY.entry(cfg.SOLVER.SCHED)
+        parts.append(schedule)
+        held += [_SUPPLIED[name] for name in arguments_of(schedule.part, schedule.registry) if name in _SUPPLIED]
+    held += [f"SOLVER.{key}" for entry in parts for key in entry.flat]
     before = _held_values(yaml.safe_load(content[CONFIG]), held, parts)
     config = _held_values(yaml.safe_load(cfg.dump()), held, parts)
     changed = [f"  {key} = {now!r}: was {before[key]!r}" for key, now in config.items() if now != before[key]]
@@ -169,17 +172,13 @@ def check_resumable(cfg: CN, checkpoint: Path) -> tuple[int, int]:
 
 
 def _held_values(config: Mapping[str, Any], keys: Sequence[str], parts: Iterable[Entry]) -> dict[str, Any]:
-    """Returns the values of keys and of the arguments of parts of SOLVER, by key."""
+    """Returns the values of keys and of the nodes of parts of SOLVER, by key."""
     values = {key: value_of(config, key) for key in keys}
-    solver = config["SOLVER"]
     for entry in parts:
-        node = node_of(solver, entry)
+        node = node_of(config["SOLVER"], entry)
         for key, (_, default) in keys_of(entry).items():
             default = list(default) if isinstance(default, tuple) else default  # as YAML has it
             values[f"SOLVER.{entry.node}.{key}"] = node.get(key, default)
-        values |= {f"SOLVER.{key}": solver[key] for key in entry.flat}
-        supplied = _SUPPLIED.keys() & arguments_of(entry.part, entry.registry)
-        values |= {_SUPPLIED[name]: value_of(config, _SUPPLIED[name]) for name in supplied}
     return values
 
 
