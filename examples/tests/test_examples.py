@@ -18,7 +18,7 @@ _WITH_ARGUMENTS = ("tracker", "decide_with_numpy", "ported_project")
 FOLDER = Path(__file__).parents[2] / "examples" / "scripts"
 OTHERS = (  # with tests of their own
     "draw_letters", "smooth_ap_of_any_batch", "verification", "fastreid_metric_faults",
-    "opis_far_range", "tune_margins", "tune_with_optuna", "with_distributed_wrapper", *_WITH_ARGUMENTS,
+    "opis_far_range", "tune_with_optuna", "with_distributed_wrapper", *_WITH_ARGUMENTS,
 )  # fmt: skip
 TRAINING = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in OTHERS)
 NEEDS = {"swap_in_hydra_target": "hydra", "swap_in_lightning": "lightning", "tune_with_optuna": "optuna"}
@@ -99,21 +99,6 @@ def test_opis_depends_on_the_calibration_range(printed_by):
     scores = [row[4] for row in rows]
     assert len(rows) == 6 and max(scores) > 1.5 * min(scores) > 0
     assert all(opis < epsilon_opis for *_, opis, epsilon_opis in rows)
-
-
-def test_margins_are_chosen_on_held_out_classes(printed_by):
-    pytest.importorskip("faiss")
-    digits = str(FOLDER.parents[1] / "fastreid_configs" / "Digits" / "sap_tcm.yml")
-    of_digits = ["--config-file", digits, "--plus", "0.9", "0.7", "--minus", "0.5"]
-    opts = ["--opts", "SOLVER.MAX_EPOCH", "1", "MODEL.DEVICE", "cpu", "SOLVER.IMS_PER_BATCH", "48"]
-    shown = printed_by("tune_margins", *of_digits, "--share", "0.4", *opts)
-    assert "2 of 5 classes held out, seeds [0]" in shown
-    rows = re.findall(r"^ +(0\.\d\d) +(0\.\d\d) +(\d+\.\d\d) % +(\S+)$", shown, re.M)
-    assert [row[:2] for row in rows] == [("0.90", "0.50"), ("0.70", "0.50")]
-    assert rows[0][2:] != rows[1][2:] and all(50 < float(row[2]) <= 100 and float(row[3]) > 0 for row in rows)
-    best = min(rows, key=lambda row: (-float(row[2]), float(row[3])))
-    chosen = f"chosen: MODEL.LOSSES.TCM.MARGIN_PLUS {float(best[0])} MODEL.LOSSES.TCM.MARGIN_MINUS 0.5"
-    assert shown.splitlines()[-1] == chosen
 
 
 def test_losses_are_tuned_on_classes_that_neither_train_nor_test(printed_by):

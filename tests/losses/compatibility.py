@@ -42,7 +42,7 @@ writes this page.
 
 - torch 2.14 and newer. With 2.8 to 2.13 all losses work; second derivatives over LpDistance need 2.14, `torch.func` of
   our losses needs 2.11.
-- pytorch-metric-learning 2.9; the same holds for 2.8. [Version 3](../site/pages/which_pml.md) is not supported.
+- pytorch-metric-learning 2.9; the same holds for 2.8. [Version 3](WHICH_PML.md) is not supported.
 """
 
 
