@@ -7,7 +7,7 @@ from pml_ext import functional, inspection, large_batch, losses, metrics, miners
 
 OURS: dict[ModuleType, list[str]] = {
     functional: functional.__all__,
-    inspection: ["pair_weights", "similarity_dependence"],
+    inspection: ["gradient_shares", "pair_weights", "similarity_dependence"],
     large_batch: ["step"],
     losses: [*losses.OURS, *losses.CORRECTED, *losses.PARTS],
     metrics: metrics.__all__,

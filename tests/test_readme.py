@@ -51,7 +51,7 @@ def test_versions_are_the_same_in_readme_pyproject_and_ci():
     assert re.fullmatch(rf"\[{lower} and [\d.]+\]\(.*\), not {upper}", rows["PML"][0])
     versions = rows["PML"][1].split(", ")
     assert versions[0] == pinned["pytorch-metric-learning"]
-    page = (ROOT / "examples" / "site" / "pages" / "which_pml.md").read_text(encoding="utf-8")
+    page = (ROOT / "examples" / "guides" / "WHICH_PML.md").read_text(encoding="utf-8")
     assert f"The tests run with {' and '.join(versions)}" in page
 
 

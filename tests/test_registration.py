@@ -82,7 +82,9 @@ def test_without_an_extra_the_error_says_what_to_install(monkeypatch):
     for loaded in ("pml_ext.deploy.embedder", "pml_ext.runner.modeling.losses.factory"):
         monkeypatch.delitem(sys.modules, loaded, raising=False)
     monkeypatch.setitem(sys.modules, "yacs.config", None)
-    with pytest.raises(pml_ext.UserError, match=r"pml_ext.Embedder needs yacs.config: pip install 'pml_ext\[runner\]'"):
+    with pytest.raises(
+        pml_ext.UserError, match=r"pml_ext.deploy.Embedder needs yacs.config: pip install 'pml_ext\[runner\]'"
+    ):
         _ = pml_ext.Embedder
 
 

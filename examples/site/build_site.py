@@ -1,5 +1,6 @@
 """What mkdocs adds to the pages in pages/: README and examples as they are, and pages made from code."""
 
+import ast
 import csv
 import html
 import inspect
@@ -20,7 +21,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from site_keys import config_keys
 
-from pml_ext import cli, deploy, functional, losses, metrics, miners, thresholds
+from pml_ext import cli, deploy, functional, losses, metrics, miners, runner, thresholds
+from pml_ext.runner import registry
 from pml_ext.runner.config.files import NOTEBOOKS, SCRIPTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,9 +36,12 @@ PUBLIC = {
     "pml_ext.thresholds": thresholds.__all__,
     "pml_ext.deploy": deploy.__all__,
     "pml_ext.functional": functional.__all__,
-    "pml_ext.inspection": ["pair_weights", "similarity_dependence"],
+    "pml_ext.inspection": ["SimilarityDependence", "gradient_shares", "pair_weights", "shares_of_values", "similarity_dependence"],
     "pml_ext.large_batch": ["step"],
+    "pml_ext.runner": [name for name in runner.__all__ if getattr(runner, name).__module__.startswith("pml_ext")],
 }
+_REGISTRY = "pml_ext.runner.registry"
+REGISTRIES = [name for name in vars(registry) if name.endswith("_REGISTRY")]
 # part of pml_ext.functional -> title of its page
 TOPICS = {
     "losses": "Losses and pair weights",
@@ -59,14 +64,18 @@ PICTURES = {
     "PairWeightingLoss": "Weights that three weightings give the pairs of a batch.",
 }
 # file of the repository -> page of the site
-TEXTS = {"README.md": "index.md"}
+TEXTS = {"README.md": "about.md"}
 for _path in (*ROOT.glob("*.md"), *(ROOT / "examples").rglob("*.md")):
     _name = _path.relative_to(ROOT)
     if not {"site", "pictures"} & set(_name.parts):
         TEXTS.setdefault(str(_name), str(_name))
 OF_NOTEBOOKS = {f"examples/notebooks/{name}": f"examples/notebooks/{name[:-6]}.md" for name in NOTEBOOKS.names()}
 OWN = {f"examples/site/pages/{path.name}": path.name for path in (ROOT / "examples" / "site" / "pages").glob("*.md")}
-PAGES = {**TEXTS, **OF_NOTEBOOKS, **OWN}
+SWAPS = [name for name in SCRIPTS.names() if name.startswith("swap_in_")]
+OF_SCRIPTS = {
+    name: "scripts/swap_a_loss.md" if name in SWAPS else f"scripts/{name[:-3]}.md" for name in SCRIPTS.names()
+}
+PAGES = {**TEXTS, **OF_NOTEBOOKS, **OWN, **{f"examples/scripts/{name}": page for name, page in OF_SCRIPTS.items()}}
 _WIDE = "---\nhide: [navigation]\n---\n"  # lines of 120 columns fit beside the table of contents alone
 # Shows the rows that contain every word.
 _FILTER = """<script>
@@ -78,6 +87,9 @@ function filterRows(text) {
 </script>"""
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
 _OPERATOR = re.compile("<mi>([∈≤≥≠:·×])</mi>")
+# code, a formula, or a "<" that Markdown would take for a tag's
+_TAG = re.compile(r"`[^`]*`|\$\$.*?\$\$|\$[^$\n]+\$|^ *>>> .*?(?=\n\n|\Z)|(<)(?=[A-Za-z/])", re.M | re.S)
+_DOCTEST = re.compile(r"^>>> .*?(?=\n\n(?!>>> )|\Z)", re.M | re.S)
 _LINK = re.compile(r"\]\((?!data:)([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -86,9 +98,10 @@ class Sections(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **_: object) -> None:
         if obj.docstring:
-            text = re.sub(r"^Source: (.*(?:\n {4}.*)*)", _source, obj.docstring.value, flags=re.M)
+            text = _TAG.sub(lambda mark: "&lt;" if mark[1] else mark[0], obj.docstring.value)
+            text = re.sub(r"^Source: (.*(?:\n {4}.*)*)", _source, text, flags=re.M)
             text = re.sub(r"\n(?=(?:Args|Attributes|Raises|Returns|Yields):$)", "\n\n", text, flags=re.M)
-            text = re.sub(r"^>>> .*?(?=\n\n(?!>>> )|\Z)", _examples, text, flags=re.M | re.S)
+            text = _DOCTEST.sub(_examples, text)
             text = re.sub(r"(^ *|: )>= ", r"\1≥ ", text, flags=re.M)  # > would begin a quotation
             # Several names of one entry: the parser would take what follows a space for a type.
             text = re.sub(r"^ {4}\w+(, \w+)+(?=: )", lambda names: names[0].replace(", ", ",\u00a0"), text, flags=re.M)
@@ -113,15 +126,20 @@ def _source(found: re.Match[str]) -> str:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Fill the navigation's API: a section for each module, with an entry for each of its pages."""
-    sections = []
+    """Fill the navigation's API, a section for each module with an entry for each of its pages, and its scripts."""
+    sections: list[Any] = []
     for module in PUBLIC:
         entries = [{title: page} for title, page in _titles(module).items()]
         sections.append({module: [_index_of(module), *entries]})
+    scripts: list[Any] = ["scripts/index.md", {"Swap a loss": "scripts/swap_a_loss.md"}]
+    scripts += [{name: page} for name, page in OF_SCRIPTS.items() if name not in SWAPS]
     assert config.nav is not None
     for part in config.nav:
         if "API" in part:
-            part["API"] = sections
+            part["API"] = [*sections, {_REGISTRY: _index_of(_REGISTRY)}]
+        for entry in part.get("How-to guides", ()):
+            if isinstance(entry, dict) and "Scripts" in entry:
+                entry["Scripts"] = scripts
     return config
 
 
@@ -142,7 +160,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for page, text in _reference(module):
             files.append(File.generated(config, page, content=text))
     made = {
-        "scripts": _scripts(),
+        **_scripts(),
+        _index_of(_REGISTRY).removesuffix(".md"): _registries(),
         "command_line": _command_line(),
         "config_keys": _config_keys(),
         "comparisons": _table("All comparisons", "evidence/results", "comparisons.csv", "whole_networks.csv"),
@@ -175,7 +194,8 @@ def _mathml(found: re.Match[str]) -> str:
 
 def _reference(module: str) -> Iterator[tuple[str, str]]:
     """The pages of a module and their texts: an index, and a page for each name or, of functions, for each topic."""
-    index = f"# {module}\n\n{inspect.getdoc(import_module(module))}\n\n"
+    about = _DOCTEST.sub(lambda example: _code(example[0], "python"), inspect.getdoc(import_module(module)) or "")
+    index = f"# {module}\n\n{about}\n\n"
     if module != "pml_ext.functional":
         yield _index_of(module), index + _rows(module, {name: f"{name}.md" for name in PUBLIC[module]})
         for name, page in _titles(module).items():
@@ -270,12 +290,27 @@ def _cells(cells: list[dict[str, Any]]) -> Iterator[str]:
                 yield _code(shown.rstrip(), "text")
 
 
-def _scripts() -> str:
-    """Every script, as `pml-ext copy` copies it."""
-    parts = [f"{_WIDE}# Scripts", "`pml-ext copy NAME` copies one of them into the current folder."]
-    for name in SCRIPTS.names():
-        parts += [f"## {name}", _code((SCRIPTS.folder / name).read_text(encoding="utf-8"), "python")]
-    return "\n\n".join(parts)
+def _scripts() -> dict[str, str]:
+    """A table of the scripts, a page for each, and one for those that swap a loss."""
+    table = "# Scripts\n\n`pml-ext copy NAME` copies one of them into the current folder.\n\n"
+    table += "|script|what it does|\n|---|---|\n"
+    pages = {"scripts/swap_a_loss": f"{_WIDE}# Swap a loss\n\nFour scripts that change one loss on the same digits.\n"}
+    for name, page in OF_SCRIPTS.items():
+        code = (SCRIPTS.folder / name).read_text(encoding="utf-8")
+        about = html.escape((ast.get_docstring(ast.parse(code)) or "").partition("\n")[0])
+        table += f"|[{name}]({os.path.basename(page)})|{about}|\n"
+        entry = f"{name}\n\n`pml-ext copy {name}`\n\n{_code(code, 'python')}\n"
+        if name in SWAPS:
+            pages["scripts/swap_a_loss"] += f"\n## {entry}"
+        else:
+            pages[page.removesuffix(".md")] = f"{_WIDE}# {entry}"
+    return {"scripts/index": table, **pages}
+
+
+def _registries() -> str:
+    """The page of the registries: they are values, not classes with pages."""
+    options = f"heading_level: 2, show_root_heading: false, members: [{', '.join(REGISTRIES)}]"
+    return f"# {_REGISTRY}\n\n::: {_REGISTRY}\n    options: {{{options}}}\n"
 
 
 def _command_line() -> str:
@@ -315,7 +350,8 @@ def _table(title: str, folder: str, *names: str) -> str:
     head = "".join(f"<th>{column.replace('_', ' ')}</th>" for column in columns)
     table = f"<table id='rows'><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
     field = "<input id='filter' placeholder='Filter, e.g. emoji tcm opis' oninput='filterRows(this.value)'>"
-    return f"---\nhide: [navigation, toc]\n---\n# {title}\n\n<p>{field}</p>\n\n{table}\n\n{_FILTER}"
+    front = "---\nhide: [navigation, toc]\nsearch: {exclude: true}\n---\n"
+    return f"{front}# {title}\n\n<p>{field}</p>\n\n{table}\n\n{_FILTER}"
 
 
 def _code(text: str, language: str) -> str:

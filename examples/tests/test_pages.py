@@ -47,7 +47,7 @@ def test_every_python_block_prints_and_every_link_leads_somewhere(page):
 
 def test_what_replaces_an_import_of_fastreid_can_be_imported():
     text = TEXTS["examples/guides/FASTREID_NAMES.md"]
-    row = r"^\| `fastreid\.[\w.]+(?:\(.*\))?` \| `((?:pml_ext|timm|torch)\.[\w.]+)(?:`|\(planes)"
+    row = r"^\|`fastreid\.[\w.]+(?:\(.*\))?`\|`((?:pml_ext|timm|torch)\.[\w.]+)(?:`|\(planes)"
     ours = re.findall(row, text, re.M)
     assert len(ours) > 40
     for path in ours:

@@ -6,10 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from tests import api_surface
 from tests.test_docstrings import public
 
 pytest.importorskip("latex2mathml")
@@ -44,6 +47,24 @@ def test_everything_public_has_its_example(site):
         lines = re.findall(r"^ *>>> (.+)$", inspect.getdoc(thing) or "", re.M)
         assert lines and all(line in text for line in lines), name
         assert own in site[folder], name
+
+
+def test_every_public_name_has_a_page(site):
+    paths = [path.rpartition(".") for path in api_surface.surface()]
+    names = [(module, name) for module, _, name in paths if module in sys.modules and name != "__version__"]
+    assert len(names) > 150
+    for module, name in names:
+        thing = getattr(import_module(module), name)
+        if isinstance(thing, ModuleType):
+            assert f"api/{name}" in site
+        elif getattr(thing, "__module__", "pml_ext").startswith("pml_ext"):
+            assert name in site[f"api/{module.rpartition('.')[2]}"], f"{module}.{name}"
+
+
+def test_pages_begin_with_what_a_name_does_and_show_angle_brackets(site):
+    assert "cmc_rank_<r>" in site["api/metrics/AccuracyCalculator"]
+    assert "reid_mean_average_precision': 0.667" in site["api/metrics/AccuracyCalculator"]
+    assert "equals PML's contrastive loss on cosines" in site["api/losses/TCMLoss"]
 
 
 def test_formulas_are_set(site):

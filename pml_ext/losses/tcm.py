@@ -44,6 +44,9 @@ class TCMLoss(EmbeddingLoss):
 
     H⁺ are the cosines s ≤ m⁺ of positive pairs, H⁻ the cosines s ≥ m⁻ of negative pairs.
 
+    With λ⁺ = λ⁻ = 1, the default, it equals PML's contrastive loss on cosines, in value and gradient:
+    `ContrastiveLoss(pos_margin=m⁺, neg_margin=m⁻, distance=CosineSimilarity())`.
+
     A term without pairs is 0. The loss uses *all* pairs of the batch, or of batch × ref_emb. It
     accepts an indices_tuple, because trainers pass one, but ignores it: in the paper TCM does not depend on mining.
     In a CrossBatchMemory a sample does not pair with its copy.

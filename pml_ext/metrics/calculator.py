@@ -28,39 +28,41 @@ _OWN = "calculate_"
 
 
 class AccuracyCalculator(CheckedSettings):
-    """PML's calculator with further metrics: opis, epsilon_opis, cmc_rank_<r>, mean_inverse_negative_penalty,
-    reid_mean_average_precision, tar_at_far_1e-2/3/4, verification_auc, equal_error_rate, f1 (of the clustering),
-    spectral_variance.
+    """Computes retrieval, ReID, verification and clustering metrics, with the interface of PML's AccuracyCalculator.
 
-    PML's metrics equal those of PML's calculator on the same embeddings: they are by the L2 distance of the rows as
-    they are. They are computed from the ranks of the matches, in blocks, without a list of neighbours. PML orders tied
-    distances arbitrarily; here a non-match ranks before a match. If all distances tie, as after a collapse,
-    precision_at_1 is 0, while PML returns the probability of a random match. This package's metrics normalise the
-    embeddings; the log says once if the rows are not of length 1. They cover:
+    In addition to PML's metrics: `cmc_rank_<r>`, `reid_mean_average_precision`, `mean_inverse_negative_penalty`,
+    `tar_at_far_1e-2`, `1e-3` and `1e-4`, `verification_auc`, `equal_error_rate`, `opis`, `epsilon_opis`, `f1` (of the
+    clustering) and `spectral_variance`. All values are fractions. They cover:
 
-    - cmc, inverse negative penalty, reid mAP: queries against references (`functional.rank_matches`); queries
-      without a match are not counted.
+    - ranks (PML's, cmc, inverse negative penalty, reid mAP): queries against references (`functional.rank_matches`);
+      queries without a match are not counted.
     - opis, epsilon_opis, tar_at_far, verification_auc (see `functional.labelled_pairs_roc`), equal_error_rate: all
       pairs of the union of queries and references, of the classes that have a query. Verification ignores cameras:
       pairs of one camera count.
     - f1, NMI, AMI, spectral_variance: the queries.
 
-    A class of one sample has no match: the first group skips its query, and OPIS skips the class. Its pairs with other
-    classes count as impostor pairs in every metric. A metric without any pair is nan, with a warning.
+    With cameras, references of the query's identity and camera are removed in every ranking metric. Identity −1 is then
+    junk and removed, too.
+
+    PML's metrics equal those of PML's calculator on the same embeddings: they are by the L2 distance of the rows as
+    they are. They are computed from the ranks of the matches, in blocks, without a list of neighbours. PML orders tied
+    distances arbitrarily; here a non-match ranks before a match. If all distances tie, as after a collapse,
+    precision_at_1 is 0, while PML returns the probability of a random match. This package's metrics normalise the
+    embeddings; the log says once if the rows are not of length 1.
+
+    A class of one sample has no match: ranks skip its query, and OPIS skips the class. Its pairs with other classes
+    count as impostor pairs in every metric. A metric without any pair is nan, with a warning.
 
     PML's hooks keep the epoch with the highest value. `include` therefore also accepts negative_opis,
     negative_epsilon_opis, negative_equal_error_rate and negative_spectral_variance, which increase as the embeddings
     improve, and tar_at_far_1em2/3/4, names that need no quotes in SQL.
 
     With knn_func or label_comparison_fn, PML computes its neighbour metrics itself, from k neighbours of every query.
-    As with PML's calculator, a subclass may define calculate_<name>(**kwargs) and add the name to the return value of
+    As with PML's calculator, a subclass may define `calculate_<name>(**kwargs)` and add the name to the return value of
     requires_knn() or requires_clustering().
 
     Unless `include` names them, this package's metrics are skipped in calls that do not support them: all of them with
     a label_comparison_fn, and f1 if neither NMI nor AMI clusters the queries.
-
-    With cameras, references of the query's identity and camera are removed in every ranking metric. Identity −1 is then
-    junk and removed, too.
 
     Args:
         include, exclude, avg_of_avgs, return_per_class, k, label_comparison_fn, device, knn_func, kmeans_func:
@@ -70,10 +72,16 @@ class AccuracyCalculator(CheckedSettings):
         normalize: use normalised scores instead of distances, with a `CohortNormalization` of other identities, or rank
             by `CSLS`, which has ranking metrics only. Clusterings and spectral_variance use the embeddings in any case.
             None: no normalisation.
-    >>> x, y = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.9, 0.4]]), torch.tensor([0, 0, 1, 1])
-    >>> calculator = AccuracyCalculator(include=("precision_at_1", "reid_mean_average_precision"))
-    >>> {name: round(value, 3) for name, value in sorted(calculator.get_accuracy(x, y).items())}
-    {'precision_at_1': 0.0, 'reid_mean_average_precision': 0.458}
+
+    >>> query, gallery = torch.tensor([[1, 0.0], [0, 1]]), torch.tensor([[1, 0.0], [0.9, 0.4], [0.8, 0.6], [0.1, 1]])
+    >>> labels, gallery_labels = torch.tensor([0, 1]), torch.tensor([0, 1, 0, 1])
+    >>> cameras, gallery_cameras = torch.tensor([1, 2]), torch.tensor([1, 1, 2, 1])
+    >>> calculator = AccuracyCalculator(include=("cmc_rank_1", "reid_mean_average_precision"))
+    >>> values = calculator.get_accuracy(
+    ...     query, labels, gallery, gallery_labels, query_cameras=cameras, reference_cameras=gallery_cameras
+    ... )
+    >>> {name: round(value, 3) for name, value in values.items()}
+    {'cmc_rank_1': 0.5, 'reid_mean_average_precision': 0.667}
     """
 
     fixed = ("include", "exclude", "ranks")
