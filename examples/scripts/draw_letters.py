@@ -1,7 +1,7 @@
 """Draw letters in matplotlib's typefaces: a folder of images per class, to try the commands on.
 
 python draw_letters.py           # letters/A/DejaVuSans.png …: the Latin alphabet, 16 typefaces
-python draw_letters.py others    # others/Γ/…: 28 other letters, on which no model of the first was trained
+python draw_letters.py others    # others/Γ/…: 24 other letters, on which no model of the first was trained
 """
 
 import sys
@@ -11,8 +11,8 @@ from PIL import Image
 
 from pml_ext.runner.data.datasets.glyphs import draw
 
-# Others: Greek and Cyrillic letters that look like no Latin one.
-ALPHABETS = {"letters": "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "others": "ΓΔΘΛΞΠΣΦΨΩαβπБДЖИЙЛЦЧШЩЫЭЮЯф"}
+# Others: Greek and Cyrillic letters that look like no Latin one, nor like each other.
+ALPHABETS = {"letters": "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "others": "ΓΔΘΛΞΠΣΦΨΩαβπБДЖИЙЛЧШЫЮЯ"}
 
 if __name__ == "__main__":
     name = sys.argv[1] if sys.argv[1:] else "letters"

@@ -36,7 +36,13 @@ PUBLIC = {
     "pml_ext.thresholds": thresholds.__all__,
     "pml_ext.deploy": deploy.__all__,
     "pml_ext.functional": functional.__all__,
-    "pml_ext.inspection": ["SimilarityDependence", "gradient_shares", "pair_weights", "shares_of_values", "similarity_dependence"],
+    "pml_ext.inspection": [
+        "SimilarityDependence",
+        "gradient_shares",
+        "pair_weights",
+        "shares_of_values",
+        "similarity_dependence",
+    ],
     "pml_ext.large_batch": ["step"],
     "pml_ext.runner": [name for name in runner.__all__ if getattr(runner, name).__module__.startswith("pml_ext")],
 }
