@@ -49,9 +49,16 @@ def rows_of_a_block(width: int, device: torch.device, *, entries: int | None = N
     return max(1, entries // max(1, width))
 
 
-def row_blocks(rows: int, width: int, device: torch.device, *, entries: int | None = None) -> Iterator[slice]:
-    """Yield the rows of a (rows, width) tensor in blocks of `entries` entries; None: the device's block size."""
+def row_blocks(
+    rows: int, width: int, device: torch.device, *, entries: int | None = None, at_least: int = 1
+) -> Iterator[slice]:
+    """Yield the rows of a (rows, width) tensor in blocks of `entries` entries; None: the device's block size.
+
+    at_least: number of blocks on a device other than the CPU, for less memory.
+    """
     step = rows_of_a_block(width, device, entries=entries)
+    if device.type != "cpu":
+        step = min(step, max(1, -(-rows // at_least)))
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
 

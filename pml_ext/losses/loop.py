@@ -164,7 +164,9 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
         # The largest component tells, as a sum of finite ones could be infinite.
         if not isinstance(value, Tensor):
             return value
-        return torch.add(value, torch.linalg.vector_norm(embeddings.detach(), torch.inf), alpha=0)
+        with torch.no_grad():
+            largest = torch.linalg.vector_norm(embeddings, torch.inf)
+        return torch.add(value, largest, alpha=0)
 
     def _tuples_on_arcs(self, labels: Tensor, indices_tuple: Tuples | None, is_negative: Tensor) -> tuple[Tensor, ...]:
         """Returns the tuples whose positive pair is joined by an arc: those of indices_tuple, or all."""

@@ -6,7 +6,7 @@ from torch import Tensor
 from pml_ext._ops.custom_gradient import to_sphere
 from pml_ext._ops.numerics import inner_products
 from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance, is_similarity, normalized
-from pml_ext.functional.loop.arcs import safe_sqrt
+from pml_ext.functional.loop.arcs import safe_sqrt, two_plus
 from pml_ext.functional.loop.pair_matrix import loop_pairs
 from pml_ext.functional.loop.partners import Curve, Pairing
 from pml_ext.losses.injected_distance import describe_distance, settings_of
@@ -96,5 +96,5 @@ def _measured(distance: BaseDistance, entries: Tensor, geometry: Curve) -> Tenso
     """Returns cosines (of arcs) or squared distances (of segments) in the measure and power of the distance."""
     if is_similarity(distance):
         return entries
-    squares = -2 * (entries - 1) if geometry == "arc" else entries
+    squares = two_plus(entries, -2) if geometry == "arc" else entries
     return safe_sqrt(squares) if distance.power == 1 else squares.clamp_min(0)

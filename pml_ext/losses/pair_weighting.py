@@ -133,7 +133,7 @@ class PairWeightingLoss(EmbeddingLoss):
 
         def weigh(similarity: Tensor) -> Tensor:
             weights = WEIGHTINGS[self.weighting](similarity, positive, negative, **self.options)
-            return torch.where(positive, -weights, weights)
+            return torch.addcmul(weights, weights, positive, value=-2)
 
         losses = weighted_sums(similarity, weigh)
         return {"loss": term(losses, torch.arange(len(losses), device=losses.device))}

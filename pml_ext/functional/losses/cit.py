@@ -182,7 +182,7 @@ def by_similarities(unit: Tensor, spans: ClassSpans, gamma: float, scale: float,
     # e^S. γ = 1 needs only e^−S, which the gradient overwrites (a separate matrix takes 30 % longer at 256 samples, the
     # same time at 1,024).
     exponentials = gram(unit, scale if gamma < 1 else -scale).exp_()
-    gradient = exponentials if gamma == 1 else torch.empty_like(exponentials)
+    gradient = exponentials
     value = unit.new_zeros(())
     if gamma < 1:
         foremost = (spans.rank == 0).nonzero()[:, 0]
@@ -193,10 +193,16 @@ def by_similarities(unit: Tensor, spans: ClassSpans, gamma: float, scale: float,
         for begin in range(0, len(members), classes):
             chosen = slice(begin, begin + classes)
             arguments = (negatives[chosen], len(set(spans.sizes)) > 1, 1 - gamma, hinge)
-            value += _partial_likelihood(exponentials, members[chosen], there[chosen], *arguments, gradient)
+            of_block, derivatives = _partial_likelihood(exponentials, members[chosen], there[chosen], *arguments)
+            value += of_block
+            if begin == 0:  # only now, after the block's temporary tensors
+                gradient = torch.empty_like(exponentials)
+            gradient.index_copy_(0, members[chosen].reshape(-1), derivatives)
+            del derivatives
     if gamma > 0:
-        for block in row_blocks(len(exponentials), valid.shape[1] * len(unit), unit.device):
-            decay = exponentials[block] if gamma == 1 else exponentials[block].reciprocal()
+        width = valid.shape[1] * len(unit)
+        for block in row_blocks(len(unit), width, unit.device, at_least=1 if gamma == 1 else 2):
+            decay = exponentials[block] if gamma == 1 else exponentials[block].reciprocal_()
             value += _discordance(decay, valid[block], same[block], gamma, gradient[block], added=gamma < 1)
     return value, gradient
 
@@ -239,44 +245,47 @@ def _partial_likelihood(
     padded: bool,
     weight: float,
     hinge: bool,
-    by_row: Tensor,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """Returns weight · Σ log(e^{S_an} + e^{S_pn}) − S_ap over the triplets whose positives belong to some classes.
 
     (a, p) and (p, a) share their logarithms, so each pair is visited once: members `step` places apart, for each step.
     exponentials: (B, B) of e^S. members: (classes, K) samples of each class; valid is 0 for padding (the first member
-    again, at the end). negatives: (classes, 1) number per sample. The members' rows of by_row get the gradient by their
-    similarities.
+    again, at the end). negatives: (classes, 1) number per sample. Also returns the (classes · K, B) gradient by the
+    members' similarities.
     """
     columns = members.unsqueeze(1).expand(-1, members.shape[1], -1)
     rows = exponentials.index_select(0, members.reshape(-1)).view(*members.shape, -1)
     within = rows.gather(2, columns)
+    rows.scatter_(2, columns, 0 if hinge else 0.5)  # their logarithms are 0
     counted = (negatives * valid).unsqueeze(2) * valid.unsqueeze(1)  # triplets of each pair that have a gradient
     counted.diagonal(0, 1, 2).zero_()
-    shares, logarithms = torch.zeros_like(rows), torch.zeros_like(rows)
+    shares = torch.zeros_like(rows)
+    value = rows.new_zeros(())
     for step in range(1, members.shape[1]):
-        both = valid[:, step:]
         total = rows[:, :-step] + rows[:, step:]
-        share = total.reciprocal()
+        used = valid[:, step:].unsqueeze(2) if hinge or padded else None  # None: all
         if hinge:
             reach = within.diagonal(step, 1, 2).unsqueeze(2)
-            above = torch.gt(total, reach, out=torch.empty_like(total)).scatter_(2, columns[:, step:], 0)
-            share.mul_(above)
+            used = torch.gt(total, reach, out=torch.empty_like(total)).mul_(used)
             for side in (step, -step):
-                counted.diagonal(side, 1, 2).copy_(above.sum(2).mul_(both))
-            total.div_(reach).clamp_(min=1)
-        if padded:  # a factor of 1
-            share.mul_(both.unsqueeze(2))
-            total.mul_(both.unsqueeze(2)).add_(1 - both.unsqueeze(2))
-        shares[:, :-step].add_(share)
-        shares[:, step:].add_(share)
-        logarithms[:, :-step].add_(total.log_())
-    value = logarithms.scatter_(2, columns, 0).sum()
+                counted.diagonal(side, 1, 2).copy_(used.sum(2))
+        share = total.reciprocal_()
+        for side in (slice(None, -step), slice(step, None)):
+            if used is None:
+                shares[:, side].add_(share)
+            else:
+                shares[:, side].addcmul_(share, used)
+        if hinge:
+            share.mul_(reach).clamp_(max=1)
+        logarithms = share.log_()
+        if padded:
+            logarithms.mul_(valid[:, step:].unsqueeze(2))
+        value.sub_(logarithms.sum())
+        del total, share, logarithms  # one tensor, before the next step creates its own
     if not hinge:
         value.sub_((counted * within.log_()).sum(), alpha=0.5)
     derivatives = shares.mul_(rows).mul_(2 * weight).scatter_(2, columns, 0)
     derivatives.scatter_add_(2, columns, counted.mul_(-weight))
     if padded:  # padding has the index of the first member, so it must write the same values
         derivatives += (1 - valid).unsqueeze(2) * derivatives[:, :1]
-    by_row.index_copy_(0, members.reshape(-1), derivatives.view(-1, derivatives.shape[2]))
-    return 2 * weight * value
+    return 2 * weight * value, derivatives.view(-1, derivatives.shape[2])

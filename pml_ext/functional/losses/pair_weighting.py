@@ -55,9 +55,8 @@ def lifted_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, ma
     $$L_i = \max(0, \log \sum_p e^{m - S_{ip}} + \log \sum_n e^{S_{in}})$$
     """
     _check_real(margin=margin)
-    towards, w_positive = _log_sum_and_softmax(-similarity, positive)
-    away, w_negative = _log_sum_and_softmax(similarity, negative)
-    return (w_positive + w_negative) * (towards + margin + away > 0)
+    towards, away, weights = _log_sums_and_softmaxes(similarity, positive, negative)
+    return weights * (towards + margin + away > 0)
 
 
 def lifted_star_weights(
@@ -68,7 +67,7 @@ def lifted_star_weights(
     $$L_i = \frac{1}{α} \log \sum_p e^{-α S_{ip}} + \frac{1}{β} \log \sum_n e^{β S_{in}}$$
     """
     _check_above_zero(alpha=alpha, beta=beta)
-    return _log_sum_and_softmax(-alpha * similarity, positive)[1] + _log_sum_and_softmax(beta * similarity, negative)[1]
+    return _log_sums_and_softmaxes(similarity, positive, negative, alpha, beta)[2]
 
 
 def binomial_deviance_weights(
@@ -138,9 +137,7 @@ def multi_similarity_weights(
     """
     _check_above_zero(alpha=alpha, beta=beta)
     _check_real(base=base)
-    _, w_positive = _log_sum_and_softmax(alpha * (base - similarity), positive, add_one=True)
-    _, w_negative = _log_sum_and_softmax(beta * (similarity - base), negative, add_one=True)
-    return w_positive + w_negative
+    return _log_sums_and_softmaxes(similarity, positive, negative, alpha, beta, base, add_one=True)[2]
 
 
 def nca_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, scale: float = 1.0) -> Tensor:
@@ -261,14 +258,29 @@ WEIGHTINGS: dict[Weighting, Callable[..., Tensor]] = {
 }
 
 
-def _log_sum_and_softmax(logits: Tensor, mask: Tensor, *, add_one: bool = False) -> tuple[Tensor, Tensor]:
-    """Returns (B, 1) log Σ e^logit over each row's mask (plus 1 if add_one), −inf for an empty one; (B, R) softmax."""
-    kept = torch.where(mask, logits, -torch.inf)
-    if add_one:
-        kept = torch.cat([kept, kept.new_zeros(len(kept), 1)], dim=1)
-    total = kept.logsumexp(dim=1, keepdim=True)
+def _log_sum_and_softmax(logits: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns (B, 1) log Σ e^logit over each row's mask, −inf for an empty one, and the (B, R) softmax."""
+    total = logits.masked_fill(~mask, -torch.inf).logsumexp(dim=1, keepdim=True)
     # torch.where, because exp(−inf − −inf) is nan in a row without entries
     return total, torch.where(mask, torch.exp(logits - total), 0)
+
+
+def _log_sums_and_softmaxes(
+    similarity: Tensor, positive: Tensor, negative: Tensor, alpha: float = 1, beta: float = 1, base: float = 0,
+    *, add_one: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Returns the log sums of positives and of negatives, and the (B, R) softmax of both.
+
+    The sums are (B, 1) log Σ e^{−α (S − base)} and log Σ e^{β (S − base)}, plus 1 if add_one; −inf for an empty one.
+    Memory: two (B, R) tensors.
+    """
+    logits = (similarity - base).mul_(torch.full_like(similarity, beta).masked_fill_(positive, -alpha))
+    towards, away = (logits.masked_fill(~of, -torch.inf).logsumexp(dim=1, keepdim=True) for of in (positive, negative))
+    if add_one:
+        one = logits.new_zeros(())
+        towards, away = torch.logaddexp(towards, one), torch.logaddexp(away, one)
+    logits = logits.sub_(torch.where(positive, towards, away)).masked_fill_(~(positive | negative), -torch.inf)
+    return towards, away, logits.exp_()
 
 
 def _count(mask: Tensor) -> Tensor:

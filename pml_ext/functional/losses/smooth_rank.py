@@ -40,21 +40,27 @@ def _gradient_by_similarities(
     temperature: float,
     among: Tensor | None,
 ) -> Tensor:
-    """Computes the comparisons again, block by block."""
+    """Computes the comparisons again, block by block; with a mask, which takes another tensor, in two or more."""
     result = torch.zeros_like(similarities, memory_format=torch.contiguous_format)
-    grad, grad_among = by_ranks / temperature
-    for block in row_blocks(len(queries), similarities.shape[1], similarities.device):
-        query, item = queries[block], items[block]
-        closer = _compare(similarities, query, item, temperature)
-        slope = closer.addcmul_(closer, closer, value=-1)  # σ' = σ − σ²
-        if among is None:
-            slope.mul_((grad[block] + grad_among[block]).unsqueeze(1))
-        else:
-            by_entry = among.index_select(0, query).to(slope.dtype).mul_(grad_among[block].unsqueeze(1))
-            slope.mul_(by_entry.add_(grad[block].unsqueeze(1)))
-        slope.scatter_add_(1, item.unsqueeze(1), -slope.sum(1, keepdim=True))
-        result.index_add_(0, query, slope)
+    by_unmarked, by_among = by_ranks / temperature
+    by_marked = by_unmarked + by_among
+    at_least = 1 if among is None else 2
+    for block in row_blocks(len(queries), similarities.shape[1], similarities.device, at_least=at_least):
+        factors = by_marked[block].unsqueeze(1)
+        if among is not None:
+            is_marked = among.index_select(0, queries[block])
+            factors = torch.where(is_marked, factors, by_unmarked[block].unsqueeze(1))
+            del is_marked
+        result.index_add_(0, queries[block], _slopes(similarities, queries[block], items[block], temperature, factors))
+        del factors
     return result
+
+
+def _slopes(similarities: Tensor, queries: Tensor, items: Tensor, temperature: float, factors: Tensor) -> Tensor:
+    """Returns the (P, R) gradient by the queries' similarities; factors: (P, R) or (P, 1), gradients by the ranks."""
+    closer = _compare(similarities, queries, items, temperature)
+    slope = closer.addcmul_(closer, closer, value=-1).mul_(factors)  # σ' = σ − σ²
+    return slope.scatter_add_(1, items.unsqueeze(1), -slope.sum(1, keepdim=True))
 
 
 def _plain(similarities: Tensor, queries: Tensor, items: Tensor, temperature: float, among: Tensor | None) -> Tensor:
