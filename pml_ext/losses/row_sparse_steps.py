@@ -25,7 +25,7 @@ def step_by_rows(optimizer: Optimizer) -> Optimizer:
     Returns:
         The same optimizer.
     Raises:
-        TypeError: in `optimizer.step()`, if the state has other shapes (Adafactor, LBFGS).
+        TypeError: in `optimizer.step()`, if the state has other shapes (Adafactor), or if it needs a closure (LBFGS).
     Source: An et al., arXiv 2203.15565, "partially updated" class vectors. Paper: SGD with momentum; here: also others.
 
     >>> weight = nn.Parameter(torch.ones(3, 2))
@@ -39,13 +39,13 @@ def step_by_rows(optimizer: Optimizer) -> Optimizer:
 
     @wraps(whole_step)
     def step(_: Optimizer, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
-        if closure is None:
-            with _rows_as_parameters(optimizer):
-                return whole_step(**options)
-        with torch.enable_grad():
-            loss = closure()  # computes the gradients, whose rows the step needs
+        loss = None
+        if closure is not None:  # computes the gradients, whose rows the step needs
+            with torch.enable_grad():
+                loss = closure()
         with _rows_as_parameters(optimizer):
-            return whole_step(lambda: loss, **options)
+            whole_step(**options)
+        return loss
 
     stepping: Any = optimizer
     stepping.step = MethodType(step, optimizer)
