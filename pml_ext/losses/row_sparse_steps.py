@@ -1,5 +1,6 @@
 """Optimizer steps that update only the rows of a parameter that its row-sparse gradient contains."""
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -70,17 +71,15 @@ def _rows_as_parameters(optimizer: Optimizer) -> Iterator[None]:
                 part.grad = values
                 optimizer.state[part] = {}
                 for name, value in optimizer.state[whole].items():
-                    if has_rows(value, whole):
-                        value = value.index_select(0, rows)
-                    optimizer.state[part][name] = value
+                    of_rows = value.index_select(0, rows) if has_rows(value, whole) else copy.deepcopy(value)
+                    optimizer.state[part][name] = of_rows
                 parameters[place] = part
                 replaced.append((parameters, place, whole, rows))
         yield
         for parameters, place, whole, rows in replaced:
-            part = parameters[place]
-            _store_state(optimizer, part, whole, rows)
+            _store_state(optimizer, parameters[place], whole, rows)
             with torch.no_grad():
-                whole.index_copy_(0, rows, part)
+                whole.index_copy_(0, rows, parameters[place])
     finally:
         for parameters, place, whole, _ in replaced:
             optimizer.state.pop(parameters[place])
