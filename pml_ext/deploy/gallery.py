@@ -28,6 +28,7 @@ from pml_ext._shared.names import closest_path
 from pml_ext.deploy.model_record import KEY, ModelRecord, load_cohort_of
 from pml_ext.metrics import CohortNormalization
 from pml_ext.metrics.checkpoint import Sha256
+from pml_ext.runner.data.datasets.image_files import is_hidden, is_of_system
 from pml_ext.thresholds.samples import is_same_cohort
 
 PART_ROWS = 16_384
@@ -76,8 +77,8 @@ class Gallery:
         normalization = None if cohort is None else load_cohort_of(cohort, record)
         if not is_gallery(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            others = {path.name for path in folder.iterdir() if not path.name.startswith(".")} - {_COHORT}
-            if others:
+            names = [path.name for path in folder.iterdir() if not is_hidden(path.name) and not is_of_system(path.name)]
+            if others := {*names} - {_COHORT}:
                 raise UserError(f"{folder} is a folder with other files ({min(others)}). Give --output a new folder")
         with locked(folder / _LOCK):
             if not is_gallery(folder):

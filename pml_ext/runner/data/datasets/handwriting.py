@@ -11,7 +11,7 @@ import numpy as np
 from pml_ext._shared.errors import UserError
 from pml_ext._shared.files import read_regular
 from pml_ext.runner.data.datasets.decoding import decode_image
-from pml_ext.runner.data.datasets.image_files import numbered
+from pml_ext.runner.data.datasets.image_files import FolderImages, numbered
 from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet, published
 
 
@@ -89,7 +89,10 @@ def _files(root: Path) -> Iterator[tuple[str, bytes]]:
             yield from _zipped(archive)
         if archives:
             return
-    for path in sorted((root / _EXTRACTED).rglob("*.png")):
+    extracted = FolderImages(root / _EXTRACTED)
+    extracted.log_ignored()
+    for image in extracted.images:
+        path = extracted.folder / image
         yield path.as_posix(), read_regular(path)
 
 

@@ -170,14 +170,15 @@ def require_inside(path: str, folder: Path, where: str) -> None:
         raise UserError(f"{where}: paths must be inside {folder}; got {path!r}")
 
 
-_SYSTEM_FOLDERS = frozenset(
+_OF_SYSTEMS = frozenset(
     (
         "@eadir", "@recycle", "@recently-snapshot", "@tmp", "#recycle", "#snapshot", "~snapshot", "$recycle.bin",
         "$extend", "recycler", "recycled", "system volume information", "lost+found", "found.000", "__macosx",
         "network trash folder", "temporary items", "thevolumesettingsfolder", "__pycache__",
+        "thumbs.db", "desktop.ini",
     )
 )  # fmt: skip
-"""Names, in lower case, of folders that file servers, operating systems and archives add."""
+"""Names, in lower case, of folders and files that file servers, operating systems and archives add."""
 
 
 def is_hidden(name: str) -> bool:
@@ -185,9 +186,9 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".")
 
 
-def is_system_folder(name: str) -> bool:
-    """Returns whether a folder's name is one that systems add, such as @eaDir with its thumbnails."""
-    return name.lower() in _SYSTEM_FOLDERS
+def is_of_system(name: str) -> bool:
+    """Returns whether a name is one that systems add, such as the folder @eaDir with its thumbnails."""
+    return name.lower() in _OF_SYSTEMS
 
 
 class FolderImages:
@@ -227,7 +228,7 @@ class FolderImages:
         for is_dir, name in listing:
             if is_hidden(name):
                 self.ignored["hidden"] += 1
-            elif is_dir and is_system_folder(name):
+            elif is_dir and is_of_system(name):
                 self.ignored[f"system folder ({name})"] += 1
             elif is_dir:
                 self._collect(f"{inside}{name}/", (*above, resolved))
@@ -240,7 +241,7 @@ class FolderImages:
 def sub_folders(folder: Path) -> list[Path]:
     """Returns the sub-folders of a folder, sorted by name, without hidden ones and those that systems add."""
     paths = [path for path in folder.iterdir() if path.is_dir()]
-    return sorted(path for path in paths if not is_hidden(path.name) and not is_system_folder(path.name))
+    return sorted(path for path in paths if not is_hidden(path.name) and not is_of_system(path.name))
 
 
 def listing_of(folder: Path) -> str:
@@ -254,18 +255,17 @@ def listing_of(folder: Path) -> str:
 
 
 def matching_files(folder: Path, form: str, example: str) -> list[tuple[Path, re.Match[str]]]:
-    """Returns all files below a folder whose relative path matches `form`; skips others and folders that systems add.
+    """Returns the `FolderImages` whose relative path matches `form`, sorted; skips others.
 
     form: regular expression of the complete relative path, with / as separator. Raises UserError with the example if
-    no file matches.
+    no image matches.
     """
-    depth, matches = len(folder.parts), list[tuple[Path, re.Match[str]]]()
-    for path in sorted(folder.rglob("*")):
-        parts = path.parts[depth:]
-        if any(map(is_system_folder, parts)):
-            continue
-        if match := re.fullmatch(form, "/".join(parts)):
-            matches.append((path, match))
+    content = FolderImages(folder)
+    content.log_ignored()
+    matches = list[tuple[Path, re.Match[str]]]()
+    for image in sorted(content.images, key=lambda path: path.split("/")):
+        if match := re.fullmatch(form, image):
+            matches.append((folder / image, match))
     if matches:
         return matches
     raise UserError(f"no image such as {example} in {folder}; {listing_of(folder)}")
