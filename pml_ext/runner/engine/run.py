@@ -181,7 +181,8 @@ def _conclude(cfg: CN, trainer: lightning.Trainer, module: TrainingModule, data:
             trainer.save_checkpoint(best, weights_only=bool(module.class_vectors))
         weights = best
         step = steps_of(best)
-        if step != trainer.global_step:
+        # A best checkpoint that PRECISE_BN has saved has the number of the last step.
+        if step != trainer.global_step or cfg.TEST.PRECISE_BN.ENABLED:
             load_weights(module, best, optional=tuple(module.class_vectors))
             has_results = False
         log.info("results are of %s, after step %d of %d", best, step, trainer.global_step)
