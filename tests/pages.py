@@ -12,10 +12,10 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 _SCRIPT = ROOT / "examples" / "tools" / "page_outputs.py"
 
 
-def require_equal_outputs(pages, folder):
+def require_equal_outputs(pages, folder, *options):
     """Runs the blocks of some pages in one process, which imports torch once."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PML_EXT_DATA": "/nonexistent", "TMPDIR": str(folder)}
-    command = [sys.executable, str(_SCRIPT), *pages, "--check"]
+    command = [sys.executable, str(_SCRIPT), *pages, "--check", *options]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"run python examples/tools/page_outputs.py {' '.join(pages)}: {done.stderr[-3000:]}"
 

@@ -7,6 +7,7 @@ from email.parser import BytesParser
 
 import pytest
 
+import pml_ext
 from tests.pages import LINK, ROOT, require_equal_outputs, require_links, require_outputs_of_python_blocks
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -53,6 +54,11 @@ def test_versions_are_the_same_in_readme_pyproject_and_ci():
     assert versions[0] == pinned["pytorch-metric-learning"]
     page = (ROOT / "examples" / "guides" / "WHICH_PML.md").read_text(encoding="utf-8")
     assert f"The tests run with {' and '.join(versions)}" in page
+
+
+def test_the_citation_has_the_version():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert set(re.findall(r"^ *version: (.+)$", citation, re.M)) == {pml_ext.__version__}
 
 
 def test_the_readmes_tables_are_up_to_date():

@@ -22,6 +22,11 @@ def test_the_blocks_of_a_page_print_what_it_shows(page, tmp_path):
     require_equal_outputs([page], tmp_path)
 
 
+@pytest.mark.nightly
+def test_all_pages_can_be_repeated_in_one_folder(tmp_path):
+    require_equal_outputs([*RUN, *RUN], tmp_path, "--folder", str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("shown", "printed", "is_equal"),
     [

@@ -3,11 +3,12 @@
     python examples/tools/page_outputs.py                      # README and all guides
     python examples/tools/page_outputs.py PAGE --check         # compare only; status 1 if something differs
 
-The blocks of a page run from top to bottom in one empty folder:
+The blocks of a page run from top to bottom in one empty folder, or in --folder:
 
 - `python`: in a namespace of its own. The `text` block below it has the output. A block whose first line is `# NAME.py`
   is written to that file instead, and a block `# NAME.py, continued` is appended to it.
 - `console`: lines that start with `$ ` are commands, a backslash continues them, and the lines below are their output.
+  `mkdir -p NAME && cd NAME` holds for the rest of the page.
 - `yaml` whose first line is `# NAME.yml`: is written to that file.
 - All others (`sh`: installations, runs on several machines) are not run.
 
@@ -34,6 +35,7 @@ _LONGEST = 14  # lines of a new output; the rest becomes …
 _BLOCK = re.compile(r"^```(python|console|yaml)\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.M | re.S)
 _FILE = re.compile(r"# ([\w./-]+\.(?:py|yml))(, continued)?\n")
 _COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", re.M)
+_ENTER = re.compile(r"mkdir -p (\w+) && cd \1")
 _NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
@@ -101,6 +103,10 @@ def run_python(code: str) -> str:
 
 def run_command(command: str) -> str:
     """Returns what a command prints to stdout; `pml-ext` runs in this process if it can."""
+    if entered := _ENTER.fullmatch(command):
+        os.makedirs(entered[1], exist_ok=True)
+        os.chdir(entered[1])
+        return ""
     line = command.replace("\\\n", " ")
     words = shlex.split(line, comments=True)
     if words[0] != "pml-ext" or "--import" in words:  # parts are registered once in a process
@@ -121,6 +127,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("pages", nargs="*", type=Path, help="pages [default: README and all guides]")
     parser.add_argument("--check", action="store_true", help="write nothing; status 1 if an output differs")
+    parser.add_argument("--folder", type=Path, help="run the pages there [default: a new folder for each]")
     options = parser.parse_args()
     os.environ["PYTHONPATH"] = str(ROOT)
     sys.path.insert(0, "")
@@ -128,7 +135,7 @@ def main() -> int:
     for path in map(Path.resolve, options.pages or PAGES):
         text = path.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder:
-            os.chdir(folder)
+            os.chdir(options.folder or folder)
             written, differ = update(text)
             os.chdir(ROOT)
         for block in differ:

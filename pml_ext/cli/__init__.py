@@ -6,6 +6,7 @@ so these modules import it, and packages that need it, inside their functions. H
 
 import logging
 import os
+import shutil
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -165,7 +166,10 @@ class _WholeParser(ArgumentParser):
 
 
 class _HelpFormatter(RawDescriptionHelpFormatter):
-    """Keeps the lines of notes and examples, and breaks no line at a hyphen, as in `pml-ext`."""
+    """Keeps the lines of notes and examples, breaks no line at a hyphen, as in `pml-ext`, and fills at most 80 columns."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=min(80, shutil.get_terminal_size().columns) - 2)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return wrap(text, width, break_on_hyphens=False)
@@ -195,6 +199,7 @@ def parsers_of_commands() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
                 help=about,
                 description=f"See `pml-ext {group} COMMAND --help`.",
                 epilog=f"Guides: {GUIDES}",
+                formatter_class=_HelpFormatter,
             )
             groups[group] = parent.add_subparsers(prog=f"pml-ext {group}", required=True)
         parsers[command.name] = groups[group].add_parser(

@@ -52,7 +52,7 @@ def test_streams_that_lack_characters_get_similar_ones(encoding, monkeypatch):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_keeps_the_contract(name, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("COLUMNS", "200")
     command, parser = COMMANDS[name], parsers_of_commands()[1][name]
     examples = [shlex.split(line, comments=True)[1:] for line in command.example.splitlines()]
     for words in examples:
