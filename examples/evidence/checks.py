@@ -224,7 +224,7 @@ def _listed(embeddings: Tensor, labels: Tensor) -> tuple[DoubtfulLabel, ...]:
 
 def table(heads: list[str], rows: list[list[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return "\n".join(f"|{'|'.join(cells)}|" for cells in lines)
 
 
 def clean_sentence(draws: int) -> str:

@@ -35,7 +35,7 @@ page: {sets} sets of each size from one synthetic population,
 the population's value in about 95 % of the sets; by chance, shares differ from that by ±{chance:.1f} points. In sets
 of 40 people, intervals of FPIR are wider than they need be.
 
-| interval | {heads} |
+|interval|{heads}|
 |---|{rule}
 {rows}"""
 
@@ -117,7 +117,7 @@ def with_other_section(page: str, path: Path) -> str:
 
 
 def line_of(name: str, cells: list[str]) -> str:
-    return f"| {name} | {' | '.join(cells)} |\n"
+    return f"|{name}|{'|'.join(cells)}|\n"
 
 
 def main() -> None:
@@ -141,7 +141,7 @@ def main() -> None:
         "samples": SAMPLES,
         "far": FAR,
         "chance": 196 * math.sqrt(0.05 * 0.95 / arguments.sets),
-        "heads": " | ".join(f"{people} people, galleries of {gallery}" for people, gallery in SIZES),
+        "heads": "|".join(f"{people} people, galleries of {gallery}" for people, gallery in SIZES),
         "rule": "---|" * len(SIZES),
         "rows": rows,
     }

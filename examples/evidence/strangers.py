@@ -44,15 +44,12 @@ base. Each cell has the share of draws whose 95 % interval held the true rate, a
 By chance, shares differ from 95 % by ±{chance:.0f} points in {draws} draws and ±{more:.0f} in {fewer}; rows with the
 same judged people share their draws.
 
-| condition | {heads} |
+|condition|{heads}|
 |---|{rule}
 {rows}
 
-With a cohort of other people, whatever its size or kind, the intervals held about as often as for plain cosines. With
-the judged set as its own cohort, as reports computed it before, no interval of FPIR held: its true value was 2.6 to 3.1
-times the reported one, that of FAR 2.6 to 8.3 times. Judged people who are hidden in the cohort raise the true FAR,
-too. The threshold is chosen on the judged set, so that the true FAR tends to exceed the reported one even for plain
-cosines, by more for fewer people.
+With a cohort of other people the intervals held about as often as for plain cosines. With the judged set as its own
+cohort no interval of FPIR held: its true value was 2.6 to 3.1 times the reported one, that of FAR 2.6 to 8.3 times.
 
 [strangers.csv](results/strangers.csv) also has the rates of new images of the judged people.
 """
@@ -321,9 +318,9 @@ def section_of(rows: list[dict[str, Any]], draws: int) -> str:
         k=K,
         chance=196 * math.sqrt(0.05 * 0.95 / draws),
         more=196 * math.sqrt(0.05 * 0.95 / fewer),
-        heads=" | ".join(RATES),
+        heads="|".join(RATES),
         rule="---|" * len(RATES),
-        rows="\n".join(f"| {name} | {' | '.join(cells)} |" for name, cells in lines.items()),
+        rows="\n".join(f"|{name}|{'|'.join(cells)}|" for name, cells in lines.items()),
     )
 
 

@@ -36,7 +36,7 @@ independent errors for the target is refused. By chance, shares differ from 95 %
 and by ±{more:.0f} in {fewer}. Without a confidence, {point_low:.0f} to {point_high:.0f} % of the true rates were at
 most the target.
 
-| people | {heads} |
+|people|{heads}|
 |---|{rule}
 {rows}
 """
@@ -51,7 +51,7 @@ GALLERY_SECTION = """## Does an extrapolated FPIR hold?
 images each {draws} times, and chooses a threshold for an FPIR of {fpir:g} in galleries that are larger than the set.
 The true FPIR at this threshold is that of {probes:,} images of strangers in a gallery of this size.
 
-| population | enrolled | chosen | interval holds the true FPIR | median of true / extrapolated | 10 to 90 % of draws |
+|population|enrolled|chosen|interval holds the true FPIR|median of true / extrapolated|10 to 90 % of draws|
 |---|---|---|---|---|---|
 {rows}
 
@@ -124,9 +124,9 @@ def confidence_section(rows: list[dict[str, Any]]) -> str:
         chance=196 * math.sqrt(0.05 * 0.95 / 100),
         point_low=min(shares),
         point_high=max(shares),
-        heads=" | ".join(f"FAR {far:g}" for far in TARGETS),
+        heads="|".join(f"FAR {far:g}" for far in TARGETS),
         rule="---|" * len(TARGETS),
-        rows="\n".join(f"| {name} | {' | '.join(cells)} |" for name, cells in lines.items()),
+        rows="\n".join(f"|{name}|{'|'.join(cells)}|" for name, cells in lines.items()),
     )
 
 
@@ -157,7 +157,7 @@ def extrapolated_rows(population: str) -> list[str]:
         if ratios:
             low, middle, high = np.quantile(ratios, (0.1, 0.5, 0.9))
             cells[3:] = f"{sum(is_covered)} of {len(ratios)}", f"{middle:.2f}", f"{low:.2f} to {high:.2f}"
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(f"|{'|'.join(cells)}|")
         print(lines[-1], flush=True)
     return lines
 

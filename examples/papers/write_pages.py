@@ -34,7 +34,7 @@ None of these {rows} rows was run here: the papers' data sets were not available
 ## Run a row
 
 ```sh
-pml-ext train --config-file fastreid_configs/CONFIG KEY VALUE … OUTPUT_DIR FOLDER
+pml-ext train CONFIG KEY VALUE … OUTPUT_DIR FOLDER
 ```
 
 CONFIG and KEY VALUE are columns of rows.csv. `pml-ext check-config` reports what is missing before a run.
@@ -84,23 +84,21 @@ def _page(key: str, paper: dict[str, Any], all_rows: list[Row]) -> str:
     text += paper["loss"] + "\n"
     text += "".join(f"- {remark}\n" for remark in paper.get("remarks", []))
     if everywhere:
-        text += (
-            "\nAll configs differ from the paper in this (the comments at the top of each have what only some do):\n\n"
-        )
+        text += "\nAll configs differ from the paper in this (each one's comments have what only some do):\n\n"
         text += "".join(f"- {note}\n" for note in everywhere)
+    folders = dict.fromkeys(row.config.rpartition("/")[0] for row in rows)
+    text += f"\n## Tables and figures\n\nConfigs are in {', '.join(map(_link, folders))}.\n\n"
     for name, experiment in paper["experiments"].items():
         mine = _in_order([row for row in rows if row.experiment == name], key, name, experiment, paper["data"])
-        text += f"\n## {name}: {experiment['shows']}\n\n" + _configs(mine)
-        runs = f" of {experiment['runs']}" if "runs" in experiment else ""
-        said = [f"Command: `{experiment['command']}`{runs}."] if "command" in experiment else []
-        said += [f"{who}: {experiment[who.lower()]}." for who in ("Paper", "Here", "Ours") if who.lower() in experiment]
-        text += " ".join(said) + "\n" if said else ""
-        if "missing" in experiment:
-            text += f"\nNot reproduced: {experiment['missing']}.\n"
-        elif not mine and "command" not in experiment:
+        if not mine and not {"command", "missing"} & {*experiment}:
             raise HeaderError(
                 f"papers.yml: {name} of {key} has no config: give its `command`, or the reason as `missing`"
             )
+        if mine or "command" in experiment:
+            text += f"- {' '.join(_sentences(name, experiment, len(mine)))}\n"
+    missing = [(name, one["missing"]) for name, one in paper["experiments"].items() if not {"rows", "command"} & {*one}]
+    if missing:
+        text += f"\nNot reproduced: {'; '.join(f'{name} ({reason})' for name, reason in missing)}.\n"
     more = [(found[1], path) for path in leaves() if (found := beside(path)) and found[0] == key and not rows_of(path)]
     text += "\n## Related configs\n\n" if more else ""
     for what, group in groupby(sorted(more), lambda one: one[0]):
@@ -120,12 +118,18 @@ def _in_order(rows: list[Row], key: str, name: str, experiment: dict[str, Any], 
     return sorted(rows, key=lambda row: (data.index(row.data), listed.index(row.name)))
 
 
-def _configs(rows: list[Row]) -> str:
-    """Where the configs of an experiment are."""
-    if not rows:
-        return ""
-    folders = dict.fromkeys(row.config.rpartition("/")[0] for row in rows)
-    return f"{len(rows)} rows, configs in {', '.join(map(_link, folders))}.\n\n"
+def _sentences(name: str, experiment: dict[str, Any], rows: int) -> list[str]:
+    """Returns what an experiment shows, what reruns it, what the paper and we found, and what is missing."""
+    sentences = [f"**{name}**{f' ({rows} rows)' if rows else ''}: {experiment['shows']}."]
+    if "command" in experiment:
+        runs = f" of {experiment['runs']}" if "runs" in experiment else ""
+        sentences.append(f"Command: `{experiment['command']}`{runs}.")
+    for source in ("Paper", "Here", "Ours"):
+        if source.lower() in experiment:
+            sentences.append(f"{source}: {experiment[source.lower()]}.")
+    if "missing" in experiment:
+        sentences.append(f"Not reproduced: {experiment['missing']}.")
+    return sentences
 
 
 def _table(rows: list[Row]) -> str:

@@ -82,6 +82,7 @@ OF_SCRIPTS = {
     name: "scripts/swap_a_loss.md" if name in SWAPS else f"scripts/{name[:-3]}.md" for name in SCRIPTS.names()
 }
 PAGES = {**TEXTS, **OF_NOTEBOOKS, **OWN, **{f"examples/scripts/{name}": page for name, page in OF_SCRIPTS.items()}}
+PAGES["examples/guides/fastreid_names.csv"] = "fastreid_names.md"
 _WIDE = "---\nhide: [navigation]\n---\n"  # lines of 120 columns fit beside the table of contents alone
 # Shows the rows that contain every word.
 _FILTER = """<script>
@@ -170,6 +171,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         _index_of(_REGISTRY).removesuffix(".md"): _registries(),
         "command_line": _command_line(),
         "config_keys": _config_keys(),
+        "fastreid_names": _table("FastReID's imports and ours", "guides", "fastreid_names.csv"),
         "comparisons": _table("All comparisons", "evidence/results", "comparisons.csv", "whole_networks.csv"),
         "paper_rows": _table("Rows of the papers' tables", "papers", "rows.csv"),
     }

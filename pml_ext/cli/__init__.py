@@ -166,7 +166,7 @@ class _WholeParser(ArgumentParser):
 
 
 class _HelpFormatter(RawDescriptionHelpFormatter):
-    """Keeps the lines of notes and examples, breaks no line at a hyphen, as in `pml-ext`, and fills at most 80 columns."""
+    """Keeps the lines of notes and examples, breaks no line at a hyphen (`pml-ext`), and fills at most 80 columns."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=min(80, shutil.get_terminal_size().columns) - 2)
