@@ -137,6 +137,7 @@ ONE_CYCLE, SGD = ["SOLVER.SCHED", "OneCycleLR"], ["SOLVER.OPT", "SGD"]
     [
         ([], ["SOLVER.OPT", "SGD", "SOLVER.BASE_LR", 0.5], 0, "SOLVER.OPT = 'SGD': was 'Adam'\n  .*BASE_LR = 0.5: was"),
         ([], ["MODEL.LOSSES.NAME", ("CITLoss",)], 0, r"MODEL\.LOSSES\.NAME = \['CITLoss'\]: was"),
+        ([], ["MODEL.LOSSES.DISC.CENTROIDS", "simplex"], 0, "DISC.CENTROIDS = 'simplex': was 'one_hot'"),
         ([], ["SOLVER.IMS_PER_BATCH", 32], 5, "SOLVER.IMS_PER_BATCH = 32: was 64"),
         (ONE_CYCLE, [*ONE_CYCLE, "SOLVER.MAX_EPOCH", 200], 0, "SOLVER.MAX_EPOCH = 200: was 120"),
         (ONE_CYCLE, [*ONE_CYCLE, "SOLVER.ONECYCLE.PCT_START", 0.1], 0, "SOLVER.ONECYCLE.PCT_START = 0.1: was 0.3"),
