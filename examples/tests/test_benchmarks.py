@@ -53,7 +53,7 @@ LIMITS = {
     "TCMLoss": 50,
     "SmoothAPLoss": 140,
     "PairWeightingLoss": 70,
-    "LoOp(ContrastiveLoss)": 205,
+    "LoOp(ContrastiveLoss)": 200,
     "RecallAtKSurrogateLoss": 120,
 }
 

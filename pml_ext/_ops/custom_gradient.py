@@ -113,7 +113,7 @@ def through_sphere_(grad: Tensor, unit: Tensor, factor: Tensor) -> Tensor:
 def _unit_and_norms(x: Tensor, *, needs_gradient: bool) -> tuple[Tensor, Tensor, Tensor]:
     norms = _norms(x)
     unit = x / norms
-    return unit, unit, norms
+    return unit, unit.view_as(unit), norms  # saving an output itself takes two operators more
 
 
 def _gradient_through_norm(by_unit: Tensor, saved: tuple[Tensor, ...], x: Tensor) -> Tensor:

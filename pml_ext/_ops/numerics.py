@@ -145,8 +145,7 @@ def _products(x: Tensor, *, needs_gradient: bool) -> tuple[Tensor]:
 
 def _gradient_by_rows(by_products: Tensor, saved: tuple[Tensor, ...], x: Tensor) -> Tensor:
     # Transposing first makes the sum 4 times faster.
-    symmetric = by_products.T.clone(memory_format=torch.contiguous_format)
-    return symmetric.add_(by_products).mm(x)
+    return torch.transpose_copy(by_products, 0, 1).add_(by_products).mm(x)
 
 
 inner_products = CustomGradient(_products, lambda x: x @ x.T, _gradient_by_rows)

@@ -158,9 +158,9 @@ def closest_places_on_arcs(to_y1: Tensor, to_y2: Tensor, x: Arc, y: Arc) -> tupl
     to_y1, to_y2: (2, ...), inner products of x1 and x2 with y1 and y2, broadcast with x and y.
     """
     total, difference = to_y1 + to_y2, to_y1 - to_y2
-    of_x1, of_x2 = torch.stack([total, difference]).unbind(1)
+    of_x1, of_x2 = torch.stack([total, difference]).split(1, 1)
     # (y1 ± y2)·(x1 ± x2); the first dimension is that of ± x2.
-    constant, slope = torch.stack([of_x1 + of_x2, of_x1 - of_x2], 1).unsqueeze(2)
+    constant, slope = torch.stack([of_x1 + of_x2, of_x1 - of_x2], 1)
     # Candidates for q: the places nearest to the ends of x, the peak over both great circles, and the ends of y.
     peak = _peak(constant, slope, x, y)
     end = torch.ones_like(peak)
