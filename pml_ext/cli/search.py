@@ -65,7 +65,7 @@ def _search(options: Namespace) -> None:
         kind, facts["scores"] = "score", describe_scores(target.cohort)
     least = None
     if report is not None:
-        least, facts["threshold"] = _least_score(report, options.threshold, target, kind)
+        least, facts["threshold"] = report.cosine, _describe_threshold(report, options.threshold, target, kind)
     names, images = _describe_hits(target, neighbours, options)
     lines, answers = list[str](), list[Answer]()
     for place, query in enumerate(queries.names):
@@ -185,10 +185,10 @@ def _load_threshold(path: str, gallery: str, target: AnyGallery) -> ThresholdRep
     return report
 
 
-def _least_score(report: ThresholdReport, path: str, target: AnyGallery, kind: str) -> tuple[float | None, str]:
-    """Returns the lowest accepted score, and a line that describes it."""
+def _describe_threshold(report: ThresholdReport, path: str, target: AnyGallery, kind: str) -> str:
+    """Returns a line; UserError for a larger gallery than a threshold for searches serves."""
     if report.target.kind == "fpir":
-        return _least_score_of_size(report, path, target, kind)
+        return _describe_search_threshold(report, path, target, kind)
     chosen = str(report.target.kind)
     if report.target.value is not None:
         chosen = f"{chosen.upper()} {report.target.value:g}"
@@ -199,27 +199,29 @@ def _least_score(report: ThresholdReport, path: str, target: AnyGallery, kind: s
         "A search compares a query with every identity, so it accepts an unknown one more often: choose a threshold "
         "for searches with pml-ext threshold choose --fpir RATE"
     )
-    return report.cosine, f"{kind} {report.cosine:.4f}, chosen for {chosen}: {rates}. {searches}"
+    return f"{kind} {report.cosine:.4f}, chosen for {chosen}: {rates}. {searches}"
 
 
-def _least_score_of_size(report: ThresholdReport, path: str, target: AnyGallery, kind: str) -> tuple[float | None, str]:
-    """Returns `_least_score` of a report for searches, whose threshold depends on the gallery size."""
+def _describe_search_threshold(report: ThresholdReport, path: str, target: AnyGallery, kind: str) -> str:
     identities, enrolled = target.identities(), "identities"
     if identities is None:
         identities, enrolled = target.rows, "rows, each taken for an identity"
-    if report.searches is not None and report.searches.template == "mean":
+    searches = report.searches
+    assert searches is not None  # not None: its target is of searches
+    if searches.template == "mean":
         raise UserError(
             f"{path} is for searches that compare with the mean of an identity's samples; this one compares with every "
             "sample. Choose the threshold without --template mean"
         )
     try:
-        size = report.for_gallery(identities)
+        rates = report.for_gallery(identities)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
-    how = "extrapolated to" if size.is_extrapolated else "measured in"
-    sizes = f"{how} galleries of {size.enrolled:,} (this one has {identities:,} {enrolled})"
-    fnir = "unknown" if size.cosine_fnir is None else f"{size.cosine_fnir:.3g}"
-    return size.cosine, f"{kind} {size.cosine:.4f}, {sizes}: FPIR {report.target.value:g}, FNIR {fnir}"
+    chosen = f"chosen for FPIR {report.target.value:g} in galleries of {searches.gallery_size:,}"
+    how = "extrapolated to" if rates.is_extrapolated else "measured in"
+    fnir = "unknown" if rates.fnir is None else f"{rates.fnir.rate:.3g}"
+    measured = f"{how} galleries of {rates.enrolled:,}: FPIR {rates.fpir.rate:.3g}, FNIR {fnir}"
+    return f"{kind} {report.cosine:.4f}, {chosen} (this one has {identities:,} {enrolled}); {measured}"
 
 
 def _describe_hits(

@@ -28,7 +28,7 @@ CMC_RANKS = (1, 5, 10, 20)
 FEW_ERRORS, CAUTION = 10, 0.95
 """Independent errors below which a choice is called uncertain, and the confidence that it is compared with."""
 _LABELS_SHOWN = 5
-_LARGER = 1.1  # a gallery, as a factor of the largest one of a report
+_LARGER = 1.1  # largest gallery that a threshold serves, as a factor of the planned one
 
 
 @dataclass(frozen=True)
@@ -224,8 +224,6 @@ class GalleryRates:
     """Searches in galleries of `enrolled` identities, at the report's threshold; see `functional.Identification`.
 
     fnir: None without mated probes. cmc: CMC at ranks up to CMC_RANKS, at any threshold; empty without mated probes.
-    cosine, cosine_fnir: the lowest threshold with the target's FPIR for this gallery size, and its FNIR; None without
-        an FPIR target.
     is_extrapolated: whether the gallery is larger than any of the set; it then has no cmc.
     """
 
@@ -233,8 +231,6 @@ class GalleryRates:
     fpir: MeanRate
     fnir: MeanRate | None
     cmc: tuple[Fraction, ...]
-    cosine: Score | None = None
-    cosine_fnir: Fraction | None = None
     is_extrapolated: bool = False
 
 
@@ -404,9 +400,9 @@ class ThresholdFields:
         return self.cameras is not None
 
     def for_gallery(self, identities: int) -> GalleryRates:
-        """Returns the rates of the smallest reported gallery with at least this many identities.
+        """Returns the rates of searches at the threshold, in the smallest reported gallery of at least this size.
 
-        The largest one serves galleries of up to 1.1 times its identities.
+        The threshold serves galleries of up to 1.1 times the planned size. In smaller ones FPIR is lower.
 
         Raises:
             ValueError: a report without searches, or a larger gallery.
@@ -414,19 +410,16 @@ class ThresholdFields:
         if self.searches is None:
             raise ValueError("the report has no searches. Create it with a SearchPlan")
         check_whole(identities, "identities", 1)
-        sizes = [size for size in self.searches.sizes if size.enrolled >= identities]
-        if sizes:
-            return sizes[0]
-        largest = self.searches.sizes[-1]
-        covered = max(largest.enrolled, self.searches.gallery_size)
-        if identities <= _LARGER * covered:
-            return largest
+        planned, planned_size = self.searches.planned, self.searches.gallery_size
+        if identities <= _LARGER * planned_size:
+            smaller = [size for size in self.searches.sizes if identities <= size.enrolled < planned.enrolled]
+            return [*smaller, planned][0]
         # Exact if all probes were alike; lower if they differ (Jensen)
-        fpir = 1 - (1 - largest.fpir.rate) ** (identities / largest.enrolled)
+        fpir = 1 - (1 - planned.fpir.rate) ** (identities / planned.enrolled)
         raise ValueError(
-            f"the report has galleries of up to {covered:,} identities; got {identities:,}, where FPIR would be up to "
-            f"{fpir:.3g} at its threshold {self.cosine:.4f} (extrapolated). Choose the threshold with --gallery-size "
-            f"{identities} (gallery_size of SearchPlan)"
+            f"the report is for galleries of {planned_size:,} identities; got {identities:,}, where FPIR would be up "
+            f"to {fpir:.3g} at its threshold {self.cosine:.4f} (extrapolated). Choose the threshold with "
+            f"--gallery-size {identities} (gallery_size of SearchPlan)"
         )
 
     def worst_classes(self, rate: Literal["far", "frr"], count: int = WORST) -> tuple[ClassErrors, ...]:

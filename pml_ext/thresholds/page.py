@@ -195,10 +195,7 @@ def searches_table(report: ThresholdFields) -> Table | None:
         return None
     heads = ["enrolled", "not enrolled, but matched (FPIR)", f"enrolled, but not in the top {searches.rank} (FNIR)"]
     heads += ["enrolled and first"]
-    if report.target.kind == "fpir":
-        heads += [f"{report.score_name} for this size", "missed at that threshold"]
-    rows = [_size_row(size, searches.planned)[: len(heads)] for size in searches.sizes]
-    return heads, rows
+    return heads, [_size_row(size, searches.planned) for size in searches.sizes]
 
 
 def _size_row(size: GalleryRates, planned: GalleryRates) -> list[str]:
@@ -207,6 +204,4 @@ def _size_row(size: GalleryRates, planned: GalleryRates) -> list[str]:
         enrolled += " (planned, extrapolated)" if size.is_extrapolated else " (planned)"
     fnir = with_interval(size.fnir) if size.fnir else "–"
     first = percent(size.cmc[0]) if size.cmc else "–"
-    cosine = "–" if size.cosine is None else f"{size.cosine:.4f}"
-    cosine_fnir = "–" if size.cosine_fnir is None else percent(size.cosine_fnir)
-    return [enrolled, with_interval(size.fpir), fnir, first, cosine, cosine_fnir]
+    return [enrolled, with_interval(size.fpir), fnir, first]

@@ -1,4 +1,4 @@
-"""Searches in galleries of a planned size: the threshold, and the rates from a tenth to ten times that size."""
+"""Searches in galleries of a planned size: its threshold, and its rates from a tenth to ten times that size."""
 
 from dataclasses import dataclass, replace
 
@@ -77,7 +77,7 @@ class PlannedSearch:
         sizes = {max(1, round(factor * plan.gallery_size)) for factor in _SIZES}
         sizes.add(min(self._planned, self._measurable))
         self._sizes = sorted(size for size in sizes if size <= self._measurable)
-        self._high: HighScores | None = None  # each size has a threshold
+        self._high: HighScores | None = None
 
     def threshold(self, target: Target) -> tuple[float, Support]:
         """Returns the lowest cosine that meets the target at the plan's size, and what it rests on."""
@@ -122,7 +122,7 @@ class PlannedSearch:
         return cosine, Support(pairs, min(pairs, rate.independent))
 
     def rates(self, cosine: float) -> Searches:
-        """Returns the rates at a threshold, and the thresholds of all sizes."""
+        """Returns the rates at a threshold."""
         plan, scores = self.plan, self._scores
         high = self._scores_from(cosine)
         sizes = [self._rates_of_size(high, cosine, size) for size in self._sizes]
@@ -144,14 +144,7 @@ class PlannedSearch:
         rates = search_rates(high, cosine, enrolled, rank=rank, ranks=CMC_RANKS[-1])
         cmc = tuple(rates.cmc[place - 1] for place in CMC_RANKS) if rates.cmc else ()
         fnir = None if rates.fnir is None else _mean_rate(rates.fnir)
-        gallery = GalleryRates(enrolled, _mean_rate(rates.fpir), fnir, cmc)
-        if self.plan.fpir is None:
-            return gallery
-        size_cosine = threshold_for_rate(high, enrolled, self.plan.fpir)
-        if size_cosine is None:
-            return gallery
-        genuine = search_rates(high, size_cosine, enrolled, rank=rank).fnir
-        return replace(gallery, cosine=size_cosine, cosine_fnir=None if genuine is None else genuine.rate)
+        return GalleryRates(enrolled, _mean_rate(rates.fpir), fnir, cmc)
 
     def extrapolated_fpir(self, cosine: float) -> ExtrapolatedRate:
         """Returns the FPIR at the plan's size, which is larger than the set."""
@@ -171,8 +164,7 @@ class PlannedSearch:
         fpir = MeanRate(rate.rate, rate.low, rate.high)
         fnir = search_rates(high, cosine, plan.gallery_size, rank=plan.rank).fnir
         missed = None if fnir is None else _mean_rate(fnir)
-        genuine = {} if plan.fpir is None or fnir is None else {"cosine": cosine, "cosine_fnir": fnir.rate}
-        return GalleryRates(plan.gallery_size, fpir, missed, (), is_extrapolated=True, **genuine)
+        return GalleryRates(plan.gallery_size, fpir, missed, (), is_extrapolated=True)
 
 
 def _equal_probes_error(fpir: float) -> ValueError:

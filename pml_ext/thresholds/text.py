@@ -265,10 +265,6 @@ def _search(rates: GalleryRates) -> str:
         text += f", FNIR {rates.fnir}"
     if rates.cmc:
         text += f", rank 1 {rates.cmc[0]:.3g}"
-    if rates.cosine is not None:
-        text += f"; the threshold of this size is {rates.cosine:.4f}"
-    if rates.cosine_fnir is not None:
-        text += f", with FNIR {rates.cosine_fnir:.3g}"
     return text
 
 

@@ -71,8 +71,8 @@ def test_a_renamed_image_is_a_hit_until_its_row_is_removed(shop, tmp_path, capsy
     assert f"1 of 3 images found no longer exist (deleted or renamed), such as {lost}: remove their rows" in said
 
 
-def test_a_search_takes_the_threshold_of_its_size(shop, tmp_path, capsys):
-    report = ThresholdReport.from_embeddings(EMBEDDINGS, LABELS, search=SearchPlan(12, 0.3))
+def test_a_search_decides_by_the_reports_threshold_whatever_the_gallerys_size(shop, tmp_path, capsys):
+    report = ThresholdReport.from_embeddings(EMBEDDINGS, LABELS, search=SearchPlan(24, 0.3))
     report.save(tmp_path / "t.json", checkpoint=shop.weights)
     labelled = create(tmp_path / "labelled", 6, sha256=sha256_of(shop.weights), labels=True)
     add(labelled, unit_rows(EMBEDDINGS[:6]).numpy())
@@ -83,11 +83,11 @@ def test_a_search_takes_the_threshold_of_its_size(shop, tmp_path, capsys):
     ):
         words = ["search", str(tmp_path / "q.npz"), "--gallery", str(gallery), "--threshold", str(tmp_path / "t.json")]
         assert main(words) == 0
-        shown, chosen = capsys.readouterr().out, report.for_gallery(size)
-        assert chosen.enrolled == size and chosen.cosine is not None
-        assert f"threshold: cosine {chosen.cosine:.4f}, measured in galleries of {size} ({why}): FPIR 0.3" in shown
+        shown, rates = capsys.readouterr().out, report.for_gallery(size)
+        measured = f"measured in galleries of {rates.enrolled}: FPIR {rates.fpir.rate:.3g}, FNIR {rates.fnir.rate:.3g}"
+        assert f"cosine {report.cosine:.4f}, chosen for FPIR 0.3 in galleries of 24 ({why}); {measured}" in shown
         for cosine, decision, _ in hits(shown):
-            assert decision == ("accept" if cosine >= chosen.cosine else "reject") or abs(cosine - chosen.cosine) < 1e-4
+            assert decision == ("accept" if cosine >= report.cosine else "reject") or abs(cosine - report.cosine) < 1e-4
 
 
 def test_a_file_of_another_program_needs_no_model(tmp_path, capsys):
@@ -182,13 +182,14 @@ def test_a_threshold_that_a_gallery_gave_serves_a_search_in_it(shop, tmp_path, c
     assert main([*search, str(report_file)]) == 0
     shown = capsys.readouterr().out
     report = ThresholdReport.load(report_file, checkpoint=shop.weights)
-    assert f"threshold: cosine {report.cosine:.4f}, measured in galleries of 7 (this one has 8 identities)" in shown
+    chosen = "chosen for FPIR 0.4 in galleries of 8 (this one has 8 identities); measured in galleries of 7: FPIR"
+    assert f"threshold: cosine {report.cosine:.4f}, {chosen}" in shown
     for cosine, decision, _ in hits(shown):
         assert decision == ("accept" if cosine >= report.cosine else "reject") or abs(cosine - report.cosine) < 1e-4
     # A service in Python: the model's record stands for its file.
     embedder, opened = Embedder.from_config(shop.config, shop.weights, device="cpu"), Gallery.open(gallery)
     loaded = ThresholdReport.load(report_file, checkpoint=embedder.record.checkpoint)
-    assert loaded.for_gallery(opened.identities()).cosine == report.cosine
+    assert loaded.for_gallery(opened.identities()) == report.searches.planned and loaded.cosine == report.cosine
     best = find_neighbours(opened, opened.as_queries(embedder(shop.images[5]).numpy()), 1)
     assert best.scores[0, 0] == pytest.approx(1, abs=1e-5)
     # The same gallery again: no new data.
@@ -211,9 +212,7 @@ def test_a_search_refuses_a_threshold_of_other_searches(shop, tmp_path, capsys):
     few = ThresholdReport.from_embeddings(EMBEDDINGS[:20], LABELS[:20], search=SearchPlan(10, 0.3))
     few.save(tmp_path / "few.json", checkpoint=shop.weights)
     told = failure(capsys, *search, str(tmp_path / "few.json"))
-    assert (
-        "galleries of up to 10 identities; got 24, where FPIR would be up to 0." in told and "--gallery-size 24" in told
-    )
+    assert "galleries of 10 identities; got 24, where FPIR would be up to 0." in told and "--gallery-size 24" in told
     mean = ThresholdReport.from_embeddings(EMBEDDINGS, LABELS, search=SearchPlan(24, 0.3, template="mean"))
     mean.save(tmp_path / "mean.json", checkpoint=shop.weights)
     assert "Choose the threshold without --template mean" in failure(capsys, *search, str(tmp_path / "mean.json"))

@@ -29,33 +29,31 @@ def test_the_threshold_meets_the_rate_at_the_planned_size(report):
     assert expected.fpir <= 0.2 and (report.target.kind, report.target.value) == ("fpir", 0.2)
 
 
-def test_every_size_has_its_rates_and_its_own_threshold(report):
+def test_every_size_has_its_rates_at_the_threshold(report):
     for one in report.searches.sizes:
         at = identification(embeddings(), LABELS, gallery_size=one.enrolled, threshold=report.cosine)
         assert (one.fpir.rate, one.fnir.rate) == approx((at.fpir, at.fnir), abs=1e-9)
         assert one.fpir.low <= one.fpir.rate <= one.fpir.high
-        of_size = identification(embeddings(), LABELS, gallery_size=one.enrolled, fpir=0.2)
-        assert (one.cosine, one.cosine_fnir) == approx((of_size.threshold, of_size.fnir))
         assert one.cmc == approx(
             [
                 1 - identification(embeddings(), LABELS, gallery_size=one.enrolled, threshold=-1.0, rank=rank).fnir
                 for rank in (1, 5, 10, 20)
             ]
         )
-    cosines = [one.cosine for one in report.searches.sizes if one.cosine is not None]
-    assert cosines == sorted(cosines)
+    rates = [one.fpir.rate for one in report.searches.sizes]
+    assert rates == sorted(rates)
 
 
-def test_a_gallery_has_the_threshold_of_the_size_above(report):
-    assert report.for_gallery(11).enrolled == 20
-    assert report.for_gallery(110).enrolled == 100, "a tenth more"
-    largest = report.searches.sizes[-1]
-    at_most = 1 - (1 - largest.fpir.rate) ** 1.19
-    refusal = f"up to 100 identities; got 119, where FPIR would be up to {at_most:.3g} .*--gallery-size 119"
-    with pytest.raises(ValueError, match=refusal):
-        report.for_gallery(119)
-    of_119 = identification(embeddings(), LABELS, gallery_size=119, threshold=report.cosine)
-    assert largest.fpir.rate < of_119.fpir <= at_most
+def test_the_threshold_serves_galleries_of_up_to_a_tenth_more(report):
+    enrolled = {size: report.for_gallery(size).enrolled for size in (1, 2, 3, 11, 20, 21, 22)}
+    assert enrolled == {1: 2, 2: 2, 3: 4, 11: 20, 20: 20, 21: 20, 22: 20}
+    for size in (23, 119):
+        at_most = 1 - (1 - report.searches.planned.fpir.rate) ** (size / 20)
+        refusal = f"for galleries of 20 identities; got {size}, where FPIR would be up to {at_most:.3g} .*-size {size}"
+        with pytest.raises(ValueError, match=refusal):
+            report.for_gallery(size)
+        larger = identification(embeddings(), LABELS, gallery_size=size, threshold=report.cosine)
+        assert report.searches.planned.fpir.rate < larger.fpir <= at_most
     assert "among 20" in report.summary()
     small = ThresholdReport.from_embeddings(embeddings(), LABELS, search=SearchPlan(2, fpir=0.2))
     assert [one.enrolled for one in small.searches.sizes] == [1, 2, 4, 10, 20]
@@ -68,7 +66,7 @@ def test_for_all_identities_each_search_leaves_out_the_probes_own():
     assert every.searches.planned.enrolled == 119 and not every.searches.planned.is_extrapolated
     assert every.for_gallery(120) == every.for_gallery(132) == every.searches.planned
     assert "FPIR <= 0.2 (119 enrolled: all 120 but the probe's own)" in every.summary()
-    with pytest.raises(ValueError, match="up to 120 identities; got 133"):
+    with pytest.raises(ValueError, match="of 120 identities; got 133"):
         every.for_gallery(133)
 
 
@@ -85,7 +83,6 @@ def test_a_pair_threshold_has_rates_of_searches_too():
     )
     planned = found.searches.planned
     assert planned.fpir.rate == approx(expected.fpir)
-    assert planned.cosine is None
     with pytest.raises(ValueError, match=r"the report has no searches\. Create it with a SearchPlan"):
         ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.01).for_gallery(3)
 
@@ -99,7 +96,7 @@ def test_a_larger_gallery_is_extrapolated():
     expected = extrapolate_fpir(embeddings(spread=1.0), LABELS, gallery_size=600, threshold=found.cosine)
     assert (planned.fpir.rate, planned.fpir.low, planned.fpir.high) == approx(expected[:3])
     assert planned.fpir.low < planned.fpir.rate <= 0.3 < planned.fpir.high
-    assert planned.cosine == found.cosine == found.for_gallery(500).cosine
+    assert planned == found.for_gallery(500) == found.for_gallery(660)
     assert found.searches.sizes[1].fnir.rate <= planned.fnir.rate
     assert "extrapolated: FPIR" in found.summary()
 
