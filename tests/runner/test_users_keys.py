@@ -213,6 +213,57 @@ def test_keys_of_a_users_part_have_the_users_values(folder):
     assert "MODEL.HEADS.POOL_LAYER = 'my_pool'" in said and "KD." not in said
 
 
+VALUES = [
+    [[1, 1], [3, 3]],
+    [(1, 2), (3,)],
+    ((1, 2.5), (3,)),
+    [[[1, (2, 3)], []], []],
+    [["a", None], ["b"]],
+    [True, False],
+    [None, 1],
+    [{"a": [1]}, {"b": None}],
+    ["1", "007"],
+    CN({"A": [[1]], "B": CN({"C": None})}),
+    None,
+    False,
+    1e-5,
+    *("007", "12", "1e3", "True", "None", "[1, 2]", "yes", "2020-01-01", "~"),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=str)
+def test_a_saved_config_has_the_projects_values(folder, value):
+    CONFIG_REGISTRY.register("add_my_config")(lambda cfg: setattr(cfg, "MY", CN({"VALUE": value})))
+    cfg = load_config("Digits/sap_tcm.yml")
+    (folder / "config.yaml").write_text(cfg.dump())
+    assert repr(load_config("config.yaml").MY) == repr(cfg.MY) == repr(CN({"VALUE": value}))
+
+
+@pytest.mark.parametrize("default", [[], [None], None], ids=str)
+@pytest.mark.parametrize("value", [[[1, 2], ["a"]], [True, None], [{"a": 1}]], ids=str)
+def test_an_empty_default_accepts_lists_of_anything(folder, default, value):
+    CONFIG_REGISTRY.register("add_my_config")(lambda cfg: setattr(cfg, "MY", CN({"VALUE": default})))
+    cfg = load_config("Digits/sap_tcm.yml", ["MY.VALUE", str(value)])
+    (folder / "config.yaml").write_text(cfg.dump())
+    assert load_config("config.yaml").MY.VALUE == cfg.MY.VALUE == value
+
+
+@pytest.mark.parametrize(
+    ("default", "text", "message"),
+    [
+        ([[1]], "[2]", r"must be a list, such as \[\[1\]\]; got \[2\]"),
+        ([True], "[2]", r"must be a list, such as \[True\]; got \[2\]"),
+        (None, "2020-01-01", "must be a number, text, boolean or list"),
+        (None, "{A: 1}", "declare a group of keys as a CfgNode"),
+    ],
+)
+def test_values_of_another_kind_are_refused(folder, default, text, message):
+    CONFIG_REGISTRY.register("add_my_config")(lambda cfg: setattr(cfg, "MY", CN({"VALUE": default})))
+    (folder / "my.yml").write_text(f"MY: {{VALUE: {text}}}")
+    with pytest.raises(UserError, match=f"MY.VALUE .*{message}"):
+        load_config("my.yml")
+
+
 def test_a_function_that_breaks_the_config_is_named(folder):
     @CONFIG_REGISTRY.register()
     def add_my_config(cfg):

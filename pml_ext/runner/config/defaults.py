@@ -149,6 +149,9 @@ _DEFAULTS: dict[str, Any] = {
     "TEST": _TEST,
 }  # fmt: skip
 
+PACKAGE_KEYS = frozenset(key for key, _ in leaves(_DEFAULTS))
+"""The keys that do not depend on registered parts."""
+
 
 def get_cfg() -> CN:
     """Returns a new config tree with all defaults, including those of CONFIG_REGISTRY's functions.

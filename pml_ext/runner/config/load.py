@@ -11,7 +11,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._shared.errors import UserError
 from pml_ext._shared.names import hint
-from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.config.defaults import PACKAGE_KEYS, get_cfg
 from pml_ext.runner.config.files import CONFIGS
 from pml_ext.runner.config.old_spellings import WITHOUT_MEANING, File, modernise
 from pml_ext.runner.config.part_keys import REQUIRED, keys_of_node, nodes_in
@@ -23,6 +23,7 @@ log = logging.getLogger("pml_ext")
 BASE_KEY = "_BASE_"
 _LOSSES, _MINER = "MODEL.LOSSES.NAME", "MODEL.MINER.NAME"
 _KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
+_IN_LISTS = {str, int, float, bool, type(None), tuple, list, dict}
 _LONGEST_EXAMPLE = 3
 COMMAND_LINE = "the command line"
 _OWN_KEYS = "Add your own in a function of CONFIG_REGISTRY and --import its module: guide EXTENDING.md"
@@ -207,8 +208,8 @@ def _unknown(node: CN, path: str, key: str, source: str) -> Mistake:
 def _coerce(value: Any, default: Any, name: str, source: str) -> Any:
     """Returns the value in the default's type.
 
-    Parses strings as literals, converts int to float, list to tuple, and a bare name to a tuple of one. An empty
-    default means that the key is not set, which "" and None also say.
+    Parses strings as literals, converts int to float, list to tuple (also in lists), and a bare name to a tuple of one.
+    An empty default means that the key is not set, which "" and None also say.
     """
     original = value
     if isinstance(default, (str, tuple, list)) and not default and value in ("", "None", None):
@@ -218,26 +219,51 @@ def _coerce(value: Any, default: Any, name: str, source: str) -> Any:
     if isinstance(default, float) and type(value) is int:
         return float(value)
     if isinstance(default, (tuple, list)):
-        types = _types_in(default)
+        types = _types_in(default, name)
         if isinstance(value, str) and value and str in types:
             value = (value,)
         if isinstance(value, (tuple, list)) and {type(entry) for entry in value} <= types:
-            return type(default)(value)
-    elif type(value) is type(default) or default is None:
+            return _as_sequence(value, default)
+    elif type(value) is type(default) or (default is None and type(value) in _IN_LISTS - {dict}):
         return value
-    raise UserError(f"{source}: {name} must be {_wanted(default)}, such as {_example(default)}; got {shown(original)}")
+    raise UserError(
+        f"{source}: {name} must be {_wanted(default, name)}, such as {_example(default)}; got {shown(original)}"
+    )
 
 
-def _types_in(default: Sequence[Any]) -> set[type]:
-    """Returns the types of a list's entries; an empty default may have names or numbers."""
-    types = {type(entry) for entry in default} or {str, int, float}
-    return types if str in types else {int, float}
+def _types_in(default: Sequence[Any], name: str) -> set[type]:
+    """Returns the types that a list's entries may have: those of the default's entries.
+
+    An empty default, or None in it, allows all; ours are lists of names or numbers.
+    """
+    types = {type(entry) for entry in default}
+    if not types and name in PACKAGE_KEYS:
+        return {str, int, float}
+    if not types or type(None) in types:
+        return _IN_LISTS
+    for alike in ({int, float}, {tuple, list}):
+        if types & alike:
+            types |= alike
+    return types
 
 
-def _wanted(default: Any) -> str:
+def _as_sequence(value: Sequence[Any], default: Sequence[Any]) -> Any:
+    """Returns a list with the default's type, and the lists in it with the type of the first one in the default."""
+    inner = next((entry for entry in default if isinstance(entry, (tuple, list))), None)
+    if inner is not None:
+        value = [_as_sequence(entry, inner) if isinstance(entry, (tuple, list)) else entry for entry in value]
+    return type(default)(value)
+
+
+def _wanted(default: Any, name: str) -> str:
+    if default is None:
+        return "a number, text, boolean or list (declare a group of keys as a CfgNode)"
     if not isinstance(default, (tuple, list)):
         return _KINDS.get(type(default), f"of type {type(default).__name__}")
-    return "a list of names" if str in _types_in(default) else "a list of numbers"
+    types = _types_in(default, name)
+    if str in types:
+        return "a list of names"
+    return "a list of numbers" if types == {int, float} else "a list"
 
 
 def _example(default: Any) -> str:
