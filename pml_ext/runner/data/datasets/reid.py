@@ -31,8 +31,8 @@ class Layout:
     """Location of a set's images.
 
     image: regular expression of an image's path in the folder, or in each of its parts, with the groups `identity` and
-    optionally `camera` and `scene` (each scene has separate identities and cameras). Without cameras, each part counts
-    as a camera.
+    optionally `camera` and `scene` (each scene has separate identities). Without cameras, each part counts as a camera.
+    Cameras have FastReID's numbers, from 0 on; first_camera: the number of the first one in the paths.
     """
 
     about: str
@@ -40,6 +40,7 @@ class Layout:
     image: str
     example: str
     shared: int | None = None  # identities up to this number are common to all cameras, others to a single one
+    first_camera: int = 0
     parts: tuple[str, ...] = ()  # folders of training images, queries and gallery, or of the last two; empty: all train
     nobody: tuple[int, ...] = (JUNK,)
     marks: tuple[str, ...] = ()  # see DataSet; empty: the parts
@@ -50,15 +51,16 @@ class Layout:
 _NAMED, _NUMBERED = r"(?P<identity>-?\d+)_c(?P<camera>\d+)[^/]*", r"(?P<identity>-?\d+)_(?P<camera>\d+)[^/]*\.jpg"
 LAYOUTS = {
     "Market1501": Layout("Market-1501 (Zheng et al., ICCV 2015): 6 cameras", "Market-1501-v15.09.15",
-        rf"{_NAMED}\.jpg", "0002_c1s1_000451_03.jpg", parts=BOXES, nobody=(JUNK, DISTRACTOR)),
+        rf"{_NAMED}\.jpg", "0002_c1s1_000451_03.jpg", first_camera=1, parts=BOXES, nobody=(JUNK, DISTRACTOR)),
     "DukeMTMC": Layout("DukeMTMC-reID (Zheng et al., ICCV 2017): 8 cameras", "DukeMTMC-reID",
-        rf"{_NAMED}\.jpg", "0001_c2_f0046182.jpg", parts=BOXES),
+        rf"{_NAMED}\.jpg", "0001_c2_f0046182.jpg", first_camera=1, parts=BOXES),
     "CUHK03": Layout("CUHK03 (Li et al., CVPR 2014) in the protocol of Zhong et al. (CVPR 2017): 2 cameras, boxes "
-        "drawn by hand", "cuhk03-np/labeled", rf"{_NAMED}\.png", "0003_c1_21.png", parts=BOXES),
+        "drawn by hand", "cuhk03-np/labeled", rf"{_NAMED}\.png", "0003_c1_21.png", first_camera=1, parts=BOXES),
     "CUHK03Detected": Layout("CUHK03 in detected boxes", "cuhk03-np/detected",
-        rf"{_NAMED}\.png", "0003_c1_21.png", parts=BOXES),
+        rf"{_NAMED}\.png", "0003_c1_21.png", first_camera=1, parts=BOXES),
     "VeRi": Layout("VeRi-776 (Liu et al., ECCV 2016): vehicles, 20 cameras", "veri",
-        rf"{_NAMED}\.jpg", "0001_c001_00016450_0.jpg", parts=("image_train", "image_query", "image_test")),
+        rf"{_NAMED}\.jpg", "0001_c001_00016450_0.jpg", first_camera=1,
+        parts=("image_train", "image_query", "image_test")),
     "PartialREID": Layout(
         "Partial REID (Zheng et al., ICCV 2015): partial images as queries, complete persons as gallery; tests only",
         "Partial_REID", _NUMBERED, "001_001.jpg", parts=("partial_body_images", "whole_body_images")),
@@ -128,11 +130,11 @@ def read_layout(root: Path, grey: bool, *, layout: Layout) -> OpenSet | ImageSet
 
 def _image(path: Path, match: re.Match[str], layout: Layout, part: int) -> ImageFile:
     groups = match.groupdict()
-    identity, camera = groups["identity"], groups.get("camera")
+    identity, camera = groups["identity"], groups.get("camera", str(part))
     if layout.parts:
-        return ImageFile(path, int(identity), int(groups.get("camera", part)))
-    if "scene" in groups:  # a person is seen by several cameras of one scene
-        return ImageFile(path, f"{groups['scene']}/{identity}", f"{groups['scene']}/{camera}")
+        return ImageFile(path, int(identity), int(camera) - layout.first_camera)
+    if "scene" in groups:
+        return ImageFile(path, f"{groups['scene']}/{identity}", camera)
     if layout.shared is not None and int(identity) > layout.shared:
         return ImageFile(path, f"{camera}/{identity}", camera)
     return ImageFile(path, identity, camera)
@@ -153,12 +155,15 @@ for _name, _layout in LAYOUTS.items():
 
 
 def read_list(listing: Path, form: str, example: str, folder: Path, suffix: str = "") -> list[ImageFile]:
-    """Reads the files in a list. form: regular expression with the groups image, identity and optionally camera."""
+    """Reads the files in a list.
+
+    form: regular expression with the groups image, identity and optionally camera, whose numbers start at 1.
+    """
     files = []
     for line in matching_lines(listing, form, example):
         groups = line.groupdict()
         path = groups["image"].replace("\\", "/") + suffix  # Airport's list has Windows paths
-        camera = int(groups["camera"]) if "camera" in groups else None
+        camera = int(groups["camera"]) - 1 if "camera" in groups else None
         files.append(ImageFile(folder / path, int(groups["identity"]), camera))
     if not files:
         raise UserError(f"{listing} contains no images")
@@ -267,17 +272,15 @@ def naic(
     """Reads a round of NAIC by the lists of FastReID's project NAIC20: training images, optionally queries and gallery.
 
     between: separator between an image's name and its identity. first: number of lines of the training list to use.
-    Training images have no cameras; queries and gallery count as two cameras.
+    Training images and queries count as camera 0, the gallery as camera 1.
     """
     require_folder(root / folder, f"{root / folder}/{lists[0]}")
     form, example = rf"(?P<image>.+){between}(?P<identity>\d+)", f"00040591.png{between}15178"
     train, *tests = (read_list(root / folder / name, form, example, root / folder / images) for name in lists)
-    if not tests:
-        return image_sets([train[:first]], grey)[0]
-    parts = [train]
+    parts = [[file._replace(camera=0) for file in train[:first]]]
     for camera, files in enumerate(tests):
         parts.append([file._replace(camera=camera) for file in files])
-    return open_set(parts, grey)
+    return open_set(parts, grey) if tests else image_sets(parts, grey)[0]
 
 
 _R1, _R2, _CLEAN = "naic/2020_NAIC/chusai/train", "naic/2020_NAIC/fusai/train", "naic20r2_train_list_clean.txt"
