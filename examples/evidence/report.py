@@ -124,8 +124,8 @@ def _page(verdicts: Verdicts, sets: Sequence[str]) -> str:
         "runs": len(results.store.found),
         "hours": sum(result.get("seconds", 0.0) for result in results.store.found.values()) / 3600,
         "trials": TRIALS,
-        "main_trials": _trials(results.store, HEADLINES),
-        "other_trials": _trials(results.store, [name for name in METHODS if name not in HEADLINES]),
+        "main_trials": _trials(results, HEADLINES),
+        "other_trials": _trials(results, [name for name in METHODS if name not in HEADLINES]),
         "headlines": len(HEADLINES),
         "splits": SPLITS,
         "made": MADE,
@@ -143,14 +143,15 @@ def _page(verdicts: Verdicts, sets: Sequence[str]) -> str:
     return PAGE.format(**values)
 
 
-def _trials(store: Store, methods: Sequence[str]) -> str:
-    """The trials of a method on a set; without those of terms that join a base with its settings."""
+def _trials(results: Tested, methods: Sequence[str]) -> str:
+    """The trials of a tested method on a set; without those of terms that join a base with its settings."""
     trials = {
         (result["set"], result["method"], result["stage"], repr(result["settings"]))
-        for result in store.found.values()
-        if split_of(result["stage"]) is not None and result["method"] in methods
+        for result in results.store.found.values()
+        if split_of(result["stage"]) is not None and (result["set"], result["method"]) in results.tests
     }
-    counts = Counter((set_name, method) for set_name, method, *_ in trials if METHODS[method].on is None)
+    wanted = [name for name in methods if METHODS[name].on is None]
+    counts = Counter((set_name, method) for set_name, method, *_ in trials if method in wanted)
     values = [*counts.values()]
     return f"{min(values)} to {max(values)} trials (median {np.median(values):.0f})"
 
