@@ -202,7 +202,7 @@ def main():
             with patch.object(numerics, "ENTRIES_ON_A_DEVICE", SMALL_BLOCK):
                 of_case["large"] = on_both(case.make, *batch(case.large, torch.float64), on_host=True)
         report["losses"][name] = of_case
-    for name in ("CITLoss", "TCMLoss"):
+    for name in ("CITLoss", "CITLoss(gamma=0.5)", "TCMLoss", "PairWeightingLoss"):
         report["usage"][name] = [usage_of_a_step(CASES[name].make, classes) for classes in (16, 256)]
     report["training step"] = of_a_training_step()
     json.dump(report, sys.stdout)

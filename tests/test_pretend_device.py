@@ -48,7 +48,9 @@ def test_the_host_waits_no_more_than_allowed(report, name):
         assert len(report["losses"][name]["large"]["waits"]) <= CASES[name].waits[1]
 
 
-@pytest.mark.parametrize(("name", "most"), [("CITLoss", 60), ("TCMLoss", 50)])
+@pytest.mark.parametrize(
+    ("name", "most"), [("CITLoss", 60), ("CITLoss(gamma=0.5)", 160), ("TCMLoss", 50), ("PairWeightingLoss", 70)]
+)
 def test_as_many_operators_for_any_batch_and_at_most_four_matrices(report, name, most):
     """examples/tests/test_benchmarks.py counts those of the other losses, by night."""
     (operators, _), (of_large, matrices) = report["usage"][name]

@@ -261,27 +261,29 @@ def _partial_likelihood(
     counted.diagonal(0, 1, 2).zero_()
     shares = torch.zeros_like(rows)
     value = rows.new_zeros(())
+    used = is_member = valid.unsqueeze(2)
     for step in range(1, members.shape[1]):
         total = rows[:, :-step] + rows[:, step:]
-        used = valid[:, step:].unsqueeze(2) if hinge or padded else None  # None: all
+        if hinge or padded:
+            used = is_member[:, step:]
         if hinge:
             reach = within.diagonal(step, 1, 2).unsqueeze(2)
             used = torch.gt(total, reach, out=torch.empty_like(total)).mul_(used)
             for side in (step, -step):
                 counted.diagonal(side, 1, 2).copy_(used.sum(2))
         share = total.reciprocal_()
-        for side in (slice(None, -step), slice(step, None)):
-            if used is None:
-                shares[:, side].add_(share)
-            else:
-                shares[:, side].addcmul_(share, used)
+        for ends in (shares[:, :-step], shares[:, step:]):
+            if hinge or padded:
+                ends.addcmul_(share, used)
+            else:  # a factor of 1
+                ends.add_(share)
         if hinge:
             share.mul_(reach).clamp_(max=1)
         logarithms = share.log_()
         if padded:
-            logarithms.mul_(valid[:, step:].unsqueeze(2))
+            logarithms.mul_(is_member[:, step:])
         value.sub_(logarithms.sum())
-        del total, share, logarithms  # one tensor, before the next step creates its own
+        del total, share, logarithms  # before the next step creates its own
     if not hinge:
         value.sub_((counted * within.log_()).sum(), alpha=0.5)
     derivatives = shares.mul_(rows).mul_(2 * weight).scatter_(2, columns, 0)
