@@ -445,6 +445,12 @@ RULES: dict[str, list[Rule]] = {
     "TEST": TEST_RULES,
     "": [  # about several nodes
         one_of("LOGGERS", LOGGER_NAMES),
+        must(
+            "OUTPUT_DIR",
+            "must be UTF-8 text, which TensorBoard needs; set another, or LOGGERS ('csv',)",
+            lambda folder: folder == folder.encode("utf-8", "ignore").decode(),
+            where=lambda cfg: "tensorboard" in cfg.LOGGERS,
+        ),
         one_of("CALLBACKS", CALLBACK_REGISTRY),
         one_of("TEST.EVALUATOR", EVALUATOR_REGISTRY, where=lambda cfg: cfg.TEST.EVALUATOR),
         _overridden_forward,
