@@ -85,7 +85,7 @@ ABOUT_SPEED = (
 def first_run() -> str:
     """The untrained network, and the networks that the configs train: means over seeds."""
     runs = json.loads((RESULTS / "first_run.json").read_text(encoding="utf-8"))["runs"]
-    rows = [["untrained", "", *means(runs["untrained"])]]
+    rows = [["random weights", "", *means(runs["untrained"])]]
     for config, losses in FIRST_RUN.items():
         rows.append([losses, f"`{config}.yml`", *means(runs[config])])
     seeds = len(runs["untrained"]["precision_at_1"])
