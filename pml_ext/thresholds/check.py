@@ -19,7 +19,7 @@ from pml_ext.functional.verification.intervals import (
 )
 from pml_ext.metrics.labels import Ids, number_classes
 from pml_ext.metrics.normalization import CohortNormalization
-from pml_ext.thresholds.fields import ErrorRate, ThresholdFields
+from pml_ext.thresholds.fields import ErrorRate, GalleryRates, MeanRate, ThresholdFields
 from pml_ext.thresholds.file import as_json, write_json
 from pml_ext.thresholds.samples import (
     Samples,
@@ -28,6 +28,7 @@ from pml_ext.thresholds.samples import (
     require_embeddings,
     share_of_own,
 )
+from pml_ext.thresholds.searches import rates_in_gallery
 
 Verdict = Literal["holds", "does not hold", "cannot be told"]
 
@@ -39,7 +40,7 @@ _TAIL, _POWER = 0.025, 0.9  # of the interval beyond a limit; of the number of i
 
 @dataclass(frozen=True)
 class RateToday:
-    """One error rate in the report and on new data. Both have 95 % intervals.
+    """One error rate of pairs or searches, in the report and on new data. Both have 95 % intervals.
 
     promised: the report's rate; today: the new rate; limit: the largest rate that holds; limit_is: where it comes from.
     is_bound: the new rate is an upper bound, because every pair was counted as an impostor pair.
@@ -49,26 +50,32 @@ class RateToday:
         `is_bound`. "cannot be told" otherwise, and if `is_far_below`.
     groups, unit: number of identities (or "frames", "tracks", "samples") of the pairs, which count as independent.
     groups_needed: approximate number for a decision with a power of 90 %; None if decided, or if no number is enough.
+    enrolled: number of enrolled identities of both rates; None for pairs.
     """
 
     name: str
-    promised: ErrorRate
+    promised: ErrorRate | MeanRate
     limit: float
     limit_is: str
-    today: ErrorRate
+    today: ErrorRate | MeanRate
     is_bound: bool
     is_far_below: bool
     verdict: Verdict
     groups: int
     unit: str
     groups_needed: int | None
+    enrolled: int | None = None
 
     def summary(self) -> str:
         """One line."""
         at_most = "at most " if self.is_bound else ""
-        pairs = f"{self.today.errors:,} of {self.today.pairs:,} pairs of {self.groups:,} {self.unit}"
+        measured = f"{self.groups:,} {self.unit}"
+        if isinstance(self.today, ErrorRate):
+            measured = f"{self.today.errors:,} of {self.today.pairs:,} pairs of {measured}"
+        if self.enrolled is not None:
+            measured += f" in galleries of {self.enrolled:,}"
         limit = f"{self.promised} in the report; limit {self.limit:.3g}, {self.limit_is}"
-        text = f"{self.name} {at_most}{self.today} today, {pairs}; {limit}: {self.verdict}"
+        text = f"{self.name} {at_most}{self.today} today, {measured}; {limit}: {self.verdict}"
         return f"{text}; {self._needed()}" if self.verdict == "cannot be told" else text
 
     def _needed(self) -> str:
@@ -87,16 +94,21 @@ class ThresholdCheck:
     """Result of `ThresholdReport.check`.
 
     far, frr: None if the data has no pairs known to be impostor pairs, or genuine pairs.
+    fpir, fnir: of a threshold chosen for searches, in the largest gallery of the report that the data allow.
+    not_checked: what was not checked, and why.
     """
 
     far: RateToday | None
     frr: RateToday | None
+    fpir: RateToday | None = None
+    fnir: RateToday | None = None
+    not_checked: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of the rates; "cannot be told" if they hold, but one of them was not checked."""
+        """The worst verdict of the rates; "cannot be told" if they hold, but something was not checked."""
         worst = min((rate.verdict for rate in self._rates), key=_WORST_FIRST.index)
-        return "cannot be told" if worst == "holds" and self._unchecked is not None else worst
+        return "cannot be told" if worst == "holds" and self.not_checked else worst
 
     @property
     def status(self) -> int:
@@ -116,7 +128,7 @@ class ThresholdCheck:
     def _first_line(self) -> str:
         text = "The threshold holds."
         if self.verdict == "does not hold":
-            above = " and ".join(rate.name for rate in self._rates if rate.verdict == "does not hold")
+            above = _join([rate.name for rate in self._rates if rate.verdict == "does not hold"])
             text = (
                 f"The threshold does not hold: {above} above the limit. Choose a new one on recent data with pml-ext "
                 "threshold choose, which also lists doubtful labels."
@@ -125,23 +137,21 @@ class ThresholdCheck:
             text = "Cannot be told: impostor scores are far below the report's; is it the same model?"
         elif any(rate.verdict == "cannot be told" for rate in self._rates):
             text = "Cannot be told: too few identities to decide whether the threshold holds."
-        elif self._unchecked is not None:
-            text = f"Cannot be told: only {self._rates[0].name} was checked, and it holds."
-        if self.frr is not None and self.frr.today.errors == self.frr.today.pairs:
-            text += f" All {self.frr.today.pairs:,} genuine pairs are rejected."
-        return text if self._unchecked is None else f"{text} {self._unchecked}"
+        elif self.not_checked:
+            names = [rate.name for rate in self._rates]
+            held = "was checked, and it holds" if len(names) == 1 else "were checked, and they hold"
+            text = f"Cannot be told: only {_join(names)} {held}."
+        if self.frr is not None and self.frr.today.rate == 1:
+            text += " All genuine pairs are rejected."
+        return " ".join([text, *self.not_checked])
 
     @property
     def _rates(self) -> list[RateToday]:
-        return [rate for rate in (self.far, self.frr) if rate is not None]
+        return [rate for rate in (self.far, self.frr, self.fpir, self.fnir) if rate is not None]
 
-    @property
-    def _unchecked(self) -> str | None:
-        if self.frr is None:
-            return "FRR was not checked: no pairs are known to be genuine. Give labels or tracks."
-        if self.far is None:
-            return "FAR was not checked: no pairs are known to be impostor pairs. Give labels or frames."
-        return None
+
+def _join(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
 @dataclass(frozen=True)
@@ -200,7 +210,54 @@ def check_threshold(
     frr = _compare("FRR", promised_frr, frr_limit, with_genuine, genuine)
     if far is None and frr is None:
         raise ValueError("no pair of these samples is known to be the same or different: every group has one sample")
-    return ThresholdCheck(far, frr)
+    not_checked = list[str]()
+    if frr is None:
+        not_checked.append("FRR was not checked: no pairs are known to be genuine. Give labels or tracks.")
+    if far is None:
+        not_checked.append("FAR was not checked: no pairs are known to be impostor pairs. Give labels or frames.")
+    if report.target.kind != "fpir":
+        return ThresholdCheck(far, frr, not_checked=tuple(not_checked))
+    if "labels" not in ids:
+        not_checked.append("Searches were not checked: no identities are known. Give labels.")
+        return ThresholdCheck(far, frr, not_checked=tuple(not_checked))
+    searched = replace(samples, ids=ids["labels"], cameras=ids.get("cameras"))
+    fpir, fnir, problem = _compare_searches(report, searched)
+    return ThresholdCheck(far, frr, fpir, fnir, (*not_checked, *problem))
+
+
+def _compare_searches(
+    report: ThresholdFields, samples: Samples
+) -> tuple[RateToday | None, RateToday | None, tuple[str, ...]]:
+    """Returns FPIR and FNIR in the largest gallery of the report that the samples allow, and what was not checked."""
+    searches = report.searches
+    assert searches is not None  # not None: the threshold was chosen for searches
+    probes, identities = len(samples.ids), len(torch.unique(samples.ids))
+    promised = _largest_gallery(searches.sizes, min(searches.planned.enrolled, identities - 1))
+    if promised is None:
+        least = searches.sizes[0].enrolled
+        few = f"the report has galleries of {least:,} identities or more, which need {least + 1:,}; got {identities:,}"
+        return None, None, (f"Searches were not checked: {few}.",)
+    template, rank = searches.template, searches.rank
+    today = rates_in_gallery(samples, report.cosine, promised.enrolled, template=template, rank=rank)
+    fpir = _compare_search("FPIR", promised.fpir, today.fpir, identities, probes, today.enrolled)
+    fnir = None
+    if promised.fnir is not None and today.fnir is not None:
+        mated = int((torch.bincount(samples.ids) > 1).sum())
+        fnir = _compare_search("FNIR", promised.fnir, today.fnir, mated, probes, today.enrolled)
+    return fpir, fnir, ()
+
+
+def _largest_gallery(sizes: tuple[GalleryRates, ...], at_most: int) -> GalleryRates | None:
+    fitting = [size for size in sizes if size.enrolled <= at_most]
+    return fitting[-1] if fitting else None
+
+
+def _compare_search(
+    name: str, promised: MeanRate, today: MeanRate, identities: int, probes: int, enrolled: int
+) -> RateToday:
+    limit, limit_is = _limit(promised, None)
+    trials = trials_of_interval(today.rate * probes, probes, today.low, today.high)
+    return _judge(name, promised, today, limit, limit_is, trials, identities, "identities", enrolled=enrolled)
 
 
 def _count_errors(
@@ -255,16 +312,36 @@ def _compare(
         low, high = interval_of_share(trials * (errors > 0), trials, 0.95)
     today = ErrorRate(errors, pairs, float(low), float(high))
     limit, limit_is = _limit(promised, given_limit)
-    is_far_below = (
-        name == "FAR" and given_limit is None and today.high < min(promised.low, _at_odds(promised.rate, 1 / _ODDS))
+    half = _at_odds(promised.rate, 1 / _ODDS)
+    is_far_below = name == "FAR" and given_limit is None and today.high < min(promised.low, half)
+    unit, is_bound = counts.unit, counts.is_bound
+    return _judge(
+        name, promised, today, limit, limit_is, trials, groups, unit, is_bound=is_bound, is_far_below=is_far_below
     )
+
+
+def _judge(
+    name: str,
+    promised: ErrorRate | MeanRate,
+    today: ErrorRate | MeanRate,
+    limit: float,
+    limit_is: str,
+    trials: float,
+    groups: int,
+    unit: str,
+    *,
+    is_bound: bool = False,
+    is_far_below: bool = False,
+    enrolled: int | None = None,
+) -> RateToday:
+    """Returns the verdict on a rate; trials: number of independent trials that its interval stands for."""
     verdict: Verdict = "cannot be told"
     if today.high <= limit < 1 and not is_far_below:
         verdict = "holds"
-    elif today.low > limit and not counts.is_bound:
+    elif today.low > limit and not is_bound:
         verdict = "does not hold"
     needed = None
-    is_decidable = limit < 1 and not is_far_below and not (counts.is_bound and today.rate >= limit)
+    is_decidable = limit < 1 and not is_far_below and not (is_bound and today.rate >= limit)
     if verdict == "cannot be told" and is_decidable:
         needed = max(groups + 1, math.ceil(groups * _times_the_data(today.rate, limit, trials)))
     return RateToday(
@@ -273,16 +350,17 @@ def _compare(
         limit=limit,
         limit_is=limit_is,
         today=today,
-        is_bound=counts.is_bound,
+        is_bound=is_bound,
         is_far_below=is_far_below,
         verdict=verdict,
         groups=groups,
-        unit=counts.unit,
+        unit=unit,
         groups_needed=needed,
+        enrolled=enrolled,
     )
 
 
-def _limit(promised: ErrorRate, given: float | None) -> tuple[float, str]:
+def _limit(promised: ErrorRate | MeanRate, given: float | None) -> tuple[float, str]:
     """Returns the limit of a rate, and where it comes from."""
     if given is not None:
         return given, "as given"

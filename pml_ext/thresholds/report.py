@@ -238,6 +238,10 @@ class ThresholdReport(ThresholdFields):
         it holds, the verdict is "cannot be told". Without a limit of yours, a FAR far below the report's (below its
         interval, and less than half the odds) cannot be told either: the model may be another one.
 
+        If the threshold was chosen for searches, FPIR and FNIR are compared with their default limits, too. They are
+        measured in the largest gallery of the report that the labels suffice for. Without labels, the verdict is at
+        best "cannot be told".
+
         Without errors in the new data, the number of independent pairs is estimated from the clustering of the report's
         errors. Wrong labels raise both rates: a report on the new data lists those that look wrong.
 

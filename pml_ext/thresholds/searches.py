@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pml_ext._ops.numerics import TIED
 from pml_ext._shared.checks import check_choice, check_fraction, check_whole
 from pml_ext.functional.open_set.best_scores import (
+    BestScores,
     HighScores,
     Template,
     reported,
@@ -70,7 +71,7 @@ class PlannedSearch:
 
     def __init__(self, plan: SearchPlan, samples: Samples) -> None:
         self.plan = plan
-        self._scores = replace(samples, embeddings=samples.embeddings.float()).best_scores(plan.template)
+        self._scores = _search_scores(samples, plan.template)
         identities = self._scores.identities
         self._measurable = identities - 1  # the largest gallery: the probe's identity is left out
         self._planned = self._measurable if plan.gallery_size == identities else plan.gallery_size
@@ -125,7 +126,7 @@ class PlannedSearch:
         """Returns the rates at a threshold."""
         plan, scores = self.plan, self._scores
         high = self._scores_from(cosine)
-        sizes = [self._rates_of_size(high, cosine, size) for size in self._sizes]
+        sizes = [_gallery_rates(high, cosine, size, plan.rank) for size in self._sizes]
         if self._planned > self._measurable:
             sizes.append(self._extrapolated_rates(high, cosine))
         mated = int((high.genuine > float("-inf")).sum())
@@ -138,13 +139,6 @@ class PlannedSearch:
             mated=mated,
             sizes=tuple(sizes),
         )
-
-    def _rates_of_size(self, high: HighScores, cosine: float, enrolled: int) -> GalleryRates:
-        rank = self.plan.rank
-        rates = search_rates(high, cosine, enrolled, rank=rank, ranks=CMC_RANKS[-1])
-        cmc = tuple(rates.cmc[place - 1] for place in CMC_RANKS) if rates.cmc else ()
-        fnir = None if rates.fnir is None else _mean_rate(rates.fnir)
-        return GalleryRates(enrolled, _mean_rate(rates.fpir), fnir, cmc)
 
     def extrapolated_fpir(self, cosine: float) -> ExtrapolatedRate:
         """Returns the FPIR at the plan's size, which is larger than the set."""
@@ -165,6 +159,23 @@ class PlannedSearch:
         fnir = search_rates(high, cosine, plan.gallery_size, rank=plan.rank).fnir
         missed = None if fnir is None else _mean_rate(fnir)
         return GalleryRates(plan.gallery_size, fpir, missed, (), is_extrapolated=True)
+
+
+def rates_in_gallery(samples: Samples, cosine: float, enrolled: int, *, template: Template, rank: int) -> GalleryRates:
+    """Returns the rates of searches at a threshold, in galleries of one size below the number of identities."""
+    high = scores_from(_search_scores(samples, template), cosine)
+    return _gallery_rates(high, cosine, enrolled, rank)
+
+
+def _search_scores(samples: Samples, template: Template) -> BestScores:
+    return replace(samples, embeddings=samples.embeddings.float()).best_scores(template)
+
+
+def _gallery_rates(high: HighScores, cosine: float, enrolled: int, rank: int) -> GalleryRates:
+    rates = search_rates(high, cosine, enrolled, rank=rank, ranks=CMC_RANKS[-1])
+    cmc = tuple(rates.cmc[place - 1] for place in CMC_RANKS) if rates.cmc else ()
+    fnir = None if rates.fnir is None else _mean_rate(rates.fnir)
+    return GalleryRates(enrolled, _mean_rate(rates.fpir), fnir, cmc)
 
 
 def _equal_probes_error(fpir: float) -> ValueError:

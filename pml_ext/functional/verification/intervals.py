@@ -161,7 +161,7 @@ def independent_trials(rate: float, without: Tensor, trials: int, confidence: fl
     return min(trials, rate * (1 - rate) / variance) / wider**2
 
 
-def trials_of_interval(errors: int, pairs: int, low: float, high: float) -> float:
+def trials_of_interval(errors: float, pairs: float, low: float, high: float) -> float:
     """Returns the number of independent trials that gives errors / pairs the interval from low to high.
 
     The interval is one of 95 %, as in every report.
