@@ -81,14 +81,11 @@ def test_a_run_of_classes_that_are_not_utf_8(encoding, tmp_path, monkeypatch):
         path = tmp_path / NAME / f"{NAME} {number // 4}" / image.name
         path.parent.mkdir(parents=True, exist_ok=True)
         image.rename(path)
-    text = shown(
-        encoding,
-        monkeypatch,
-        ["train", tmp_path / NAME, *SMALL.split(), "OUTPUT_DIR", run],
-        ["eval", run, "MODEL.DEVICE", "cpu"],
-        ["compare", run, run / "eval", "--output", tmp_path / "compare.html"],
-        ["export", run, "--output", tmp_path / f"{NAME}.onnx"],
-    )
+    train = ["train", tmp_path / NAME, *SMALL.split(), "OUTPUT_DIR", run]
+    evaluate = ["eval", run, "MODEL.DEVICE", "cpu"]
+    compare = ["compare", run, run / "eval", "--output", tmp_path / "compare.html"]
+    export = ["export", run, "--output", tmp_path / f"{NAME}.onnx"]
+    text = shown(encoding, monkeypatch, train, evaluate, compare, export)
     assert text.count(SHOWN) > 8
     for page in (run / "report.html", run / "eval" / "report.html", tmp_path / "compare.html"):
         assert SHOWN in page.read_text(encoding="utf-8")
