@@ -10,7 +10,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._shared.errors import UserError
 from pml_ext.runner import Baseline, EmbeddingHead, build_backbone, load_config
-from pml_ext.runner.checks.check import check_files, problems
+from pml_ext.runner.checks.check import CANNOT_RUN, check_files, problems
 from pml_ext.runner.config.network_keys import load_for_embedding, shaping
 from pml_ext.runner.modeling.interfaces import with_feature_size
 from pml_ext.runner.registry import (
@@ -321,6 +321,34 @@ def test_a_loss_may_load_the_classes_of_the_training_set(folder):
 
     words = ["MODEL.DEVICE", "cpu", "MODEL.LOSSES.NAME", ("Centers",)]
     assert problems(load_config("Digits/sap_tcm.yml", words)) == []
+
+
+def test_a_head_may_squeeze_the_batch_of_the_dry_run(folder):
+    @REID_HEADS_REGISTRY.register()
+    class Squeezed(nn.Module):
+        def __init__(self, cfg):
+            super().__init__()
+
+        def forward(self, features, targets=None):
+            pooled = features.mean((2, 3)).squeeze()[:, :8]
+            return {"features": pooled} if self.training else pooled
+
+    words = ["MODEL.DEVICE", "cpu", "MODEL.LOSSES.NAME", ("TCMLoss",), "MODEL.HEADS.NAME", "Squeezed"]
+    assert problems(load_config("Digits/sap_tcm.yml", words)) == []
+
+
+def test_an_error_of_a_part_does_not_hide_the_report_on_other_files(folder):
+    @REID_HEADS_REGISTRY.register()
+    class Broken(nn.Module):
+        def __init__(self, cfg):
+            raise OSError("no such part")
+
+    (folder / "broken.yml").write_text("MODEL: {DEVICE: cpu, HEADS: {NAME: Broken}}")
+    text, status = check_files(["broken.yml", "Digits/sap_tcm.yml"], ["MODEL.DEVICE", "cpu"])
+    lines = text.splitlines()
+    assert status == CANNOT_RUN and lines[0] == "broken.yml: cannot run:" and "Digits/sap_tcm.yml: runs" in lines
+    assert "  OSError: no such part" in lines
+    assert f"  MODEL.HEADS.NAME: this error was raised in Broken of {__name__}." in lines
 
 
 def test_callbacks_and_evaluators_that_no_key_names_are_named(folder):

@@ -1,6 +1,7 @@
 """Checks whether a config can run, without training, and what this machine lacks for it: device, weights, data."""
 
 import re
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -81,13 +82,19 @@ def check_files(files: Sequence[str], overrides: Sequence[str], *, processes: in
 
 def _report(file: str, overrides: list[str], processes: int) -> tuple[str, int]:
     notes, status, verdict = list[str](), CANNOT_RUN, "cannot run:"
+    missing = list[str]()
     try:
         read = read_config(file, overrides)
         notes, reasons = read.notes + unused_parts(read.cfg), _all_problems(read, processes)
+        if not reasons:
+            with naming_parts():
+                missing = missing_here(read.cfg)
     except UserError as error:
         reasons = str(error).splitlines()
+    except Exception as error:  # of a user's part: it must not hide the report on the other files
+        reasons = "".join(traceback.format_exception(error)).splitlines()
     if not reasons:
-        reasons = missing_here(read.cfg)
+        reasons = missing
         status, verdict = LACKS_SOMETHING, "can run, but not here as it is:"
         if not reasons:
             status, verdict = RUNS, "runs"
@@ -192,10 +199,10 @@ def _dry_run(cfg: CN, classes: int) -> tuple[nn.Module, dict[str, int]]:
     network = build_model(cfg, num_classes=classes).eval()
     for size in ImageSizes.of(cfg.INPUT):
         if size[0] > 0:
-            _run(network, cfg, size, count=1)
+            _run(network, cfg, size)
     sizes, size = _guess(cfg), ImageSizes.of(cfg.INPUT).train
     if hasattr(network, "compute_outputs") and size[0] > 0:
-        outputs = _run(network.train(), cfg, size, count=2, method="compute_outputs") or {}
+        outputs = _run(network.train(), cfg, size, method="compute_outputs") or {}
         sizes |= {name: int(parts_of(outputs, name)[0].shape[1]) for name in sizes.keys() & outputs.keys()}
     return network, sizes
 
@@ -205,8 +212,9 @@ def _guess(cfg: CN) -> dict[str, int]:
     return {"features": guess, "cls_outputs": guess}
 
 
-def _run(network: nn.Module, cfg: CN, size: list[int], *, count: int, method: str = "__call__") -> Any:
-    """Returns the outputs of a batch; None if the network reads a column that only data have."""
+def _run(network: nn.Module, cfg: CN, size: list[int], *, method: str = "__call__") -> Any:
+    """Returns the outputs of a batch of two images; None if the network reads a column that only data have."""
+    count = 2  # `squeeze` drops a batch of one
     images = torch.zeros(count, len(cfg.MODEL.PIXEL_MEAN), size[0], size[-1])
     numbers = torch.zeros(count, dtype=torch.long)
     batch = {"images": images, "targets": numbers, "camids": numbers, "img_paths": [""] * count}
