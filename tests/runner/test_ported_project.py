@@ -88,7 +88,7 @@ def test_further_columns_of_a_batch_keep_their_rows():
     samples = LabelledImages(images, Transform([]))
     batch = collate([samples[0], samples[1]])
     assert batch["height"].tolist() == [1.5, 0.5] and batch["view"] == ["view 3", "view 1"]
-    assert batch["mask"].shape == (2, 2, 2) and batch["targets"].tolist() == [1, 0]
+    assert batch["mask"].shape == (2, 2, 2) and batch["targets"].tolist() == images.identities.tolist()
     assert images.more[0] == (1.5, "view 3")
     with pytest.raises(UserError, match="returns the column height for some images of a batch only"):
         collate([samples[0], {name: value for name, value in samples[1].items() if name != "height"}])

@@ -19,14 +19,14 @@ from pml_ext.runner.data.transforms import Transform
 from pml_ext.runner.registry import naming_parts
 
 ImageColumns = dict[str, Any]
-"""Of one image: `images` (C, H, W), `targets` (class), `camids`, `img_paths`, `rows`, and the set's further columns."""
+"""Of one image: `images` (C, H, W), `targets`, `camids`, `img_paths`, `rows`, and the set's further columns."""
 
 
 class LabelledImages(Dataset[ImageColumns]):
-    """The images of an image set, transformed, with their labels."""
+    """The images of an image set, transformed, with their identities in the set as targets."""
 
     def __init__(self, images: ImageSet, transform: Transform) -> None:
-        self.images, self.labels, self.transform = images, images.labels, transform
+        self.images, self.targets, self.transform = images, images.identities, transform
 
     def __len__(self) -> int:
         return len(self.images)
@@ -34,7 +34,7 @@ class LabelledImages(Dataset[ImageColumns]):
     def __getitem__(self, row: int) -> ImageColumns:
         images = self.images
         with naming_parts():
-            columns = {"images": self.transform(images.images[row]), "targets": int(self.labels[row])}
+            columns = {"images": self.transform(images.images[row]), "targets": int(self.targets[row])}
             columns |= {"camids": int(images.cameras[row]), "img_paths": images.names[row], "rows": row}
             further = {} if images.extras is None else images.extras[row]
         if taken := further.keys() & columns.keys():
@@ -43,7 +43,11 @@ class LabelledImages(Dataset[ImageColumns]):
 
 
 class SeededImages(LabelledImages):
-    """Images drawn from an image set by a sampler, whose seeds determine the transform's random numbers."""
+    """Images drawn by a sampler, whose seeds determine the transform's random numbers; targets are classes from 0."""
+
+    def __init__(self, images: ImageSet, transform: Transform) -> None:
+        super().__init__(images, transform)
+        self.targets = images.labels
 
     def __getitem__(self, drawn: Drawn) -> ImageColumns:  # type: ignore[override]
         state = torch.get_rng_state()  # fork_rng takes three times as long

@@ -42,6 +42,17 @@ def same(first, second):
     return all(torch.equal(a, b) for x, y in zip(first, second, strict=True) for a, b in zip(x, y, strict=True))
 
 
+def test_targets_are_classes_in_training_and_identities_in_tests():
+    identities = np.array([20, 0, -1, 20])
+    images = ImageSet([torch.zeros(3, 10, 8, dtype=torch.uint8)] * 4, identities, np.zeros(4), ["x"] * 4)
+    options = CN({"SAMPLER_TRAIN": "TrainingSampler", "NUM_INSTANCE": 1, "NUM_WORKERS": 0})
+    [tested] = evaluation_loader(options, images, TRANSFORM, batch_size=4, rank=0, world_size=1)
+    assert tested["targets"].tolist() == identities.tolist()
+    made = train_loader(options, images, TRANSFORM, batch_size=4, seed=0, rank=0, world_size=1)
+    [[_, trained, rows]] = epoch_of(made, 0)
+    assert trained.tolist() == np.array([2, 1, 0, 2])[rows].tolist()
+
+
 @pytest.fixture(scope="module")
 def expected():
     """Four epochs, without workers."""

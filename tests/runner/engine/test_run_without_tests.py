@@ -60,7 +60,7 @@ def test_training_images_with_test_transforms_come_in_order():
     data = DataModule(load_config("Digits/sap_tcm.yml", WORDS))
     images = data.train_set.subset(np.array([300, 1, 200]))
     [batch] = data.test_loader_of(images)
-    assert batch["targets"].tolist() == images.labels.tolist() and batch["rows"].tolist() == [0, 1, 2]
+    assert batch["targets"].tolist() == images.identities.tolist() and batch["rows"].tolist() == [0, 1, 2]
     transform = build_transform(data.cfg.INPUT, training=False)
     assert all(torch.equal(transform(images.images[row]), batch["images"][row]) for row in range(3))
     [[first], [second]] = [data.test_loader_of(images, rank, 2) for rank in (0, 1)]
