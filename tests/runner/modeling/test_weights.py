@@ -84,6 +84,14 @@ def test_what_fits_is_loaded_and_the_rest_is_named_once(tmp_path, caplog):
         load_weights(nn.Sequential(*target, nn.Linear(4, 4)), tmp_path / "w.pth", partly=True)
 
 
+def test_a_buffer_of_another_shape_has_a_remedy(tmp_path):
+    network = model()
+    network.register_buffer("seen", torch.zeros(3))
+    torch.save(network.state_dict() | {"seen": torch.zeros(5)}, tmp_path / "w.pth")
+    with pytest.raises(UserError, match=r"seen \(file \(5,\), model \(3,\)\)\n .*persistent=False"):
+        load_weights(network, tmp_path / "w.pth")
+
+
 def test_optional_parts_may_differ_and_are_logged(tmp_path, caplog):
     torch.save({"0.weight": torch.ones(3, 2), "0.bias": torch.ones(3), "fc.weight": torch.ones(1)}, tmp_path / "w.pth")
     with caplog.at_level("INFO", logger="pml_ext"):
