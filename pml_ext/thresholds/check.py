@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pml_ext._ops.numerics import unit_rows
 from pml_ext._shared.checks import check_fraction
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.intervals import (
@@ -24,9 +25,9 @@ from pml_ext.thresholds.file import as_json, write_json
 from pml_ext.thresholds.samples import (
     Samples,
     as_tensor,
+    count_own,
     require_cohort,
     require_embeddings,
-    share_of_own,
 )
 from pml_ext.thresholds.searches import rates_in_gallery
 
@@ -34,7 +35,8 @@ Verdict = Literal["holds", "does not hold", "cannot be told"]
 
 _WORST_FIRST: tuple[Verdict, ...] = ("does not hold", "cannot be told", "holds")
 _ODDS = 2.0  # default limit: so many times the odds of the report's rate
-_OWN = 0.5  # share of the report's own samples that is refused
+_OWN = 0.05  # share of the report's own samples above which a file is refused
+_MOST, _ALIKE = 0.5, 0.9  # accepted impostor pairs and mean cosine above which embeddings are nearly equal
 _TAIL, _POWER = 0.025, 0.9  # of the interval beyond a limit; of the number of identities that would decide
 
 
@@ -96,6 +98,7 @@ class ThresholdCheck:
     far, frr: None if the data has no pairs known to be impostor pairs, or genuine pairs.
     fpir, fnir: of a threshold chosen for searches, in the largest gallery of the report that the data allow.
     not_checked: what was not checked, and why.
+    notes: what looks wrong in the data.
     """
 
     far: RateToday | None
@@ -103,6 +106,7 @@ class ThresholdCheck:
     fpir: RateToday | None = None
     fnir: RateToday | None = None
     not_checked: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -120,8 +124,8 @@ class ThresholdCheck:
         write_json({"verdict": self.verdict, **as_json(self)}, Path(path))
 
     def summary(self) -> str:
-        """Returns the verdict, then one line per rate."""
-        lines = [self._first_line(), *(rate.summary() for rate in self._rates)]
+        """Returns the verdict, notes on the data, and one line per rate."""
+        lines = [self._first_line(), *self.notes, *(rate.summary() for rate in self._rates)]
         lines.append(f"Intervals: 95 %, for independent {self._rates[0].unit}.")
         return "\n".join(lines)
 
@@ -130,8 +134,9 @@ class ThresholdCheck:
         if self.verdict == "does not hold":
             above = _join([rate.name for rate in self._rates if rate.verdict == "does not hold"])
             text = (
-                f"The threshold does not hold: {above} above the limit. Choose a new one on recent data with pml-ext "
-                "threshold choose, which also lists doubtful labels."
+                f"The threshold does not hold: {above} above the limit. Make sure that the embeddings are of the same "
+                "model. If so, choose a new threshold on recent data with pml-ext threshold choose, which also lists "
+                "doubtful labels."
             )
         elif self.far is not None and self.far.is_far_below:
             text = "Cannot be told: impostor scores are far below the report's; is it the same model?"
@@ -192,11 +197,14 @@ def check_threshold(
         if values is not None:
             ids[kind], _ = number_classes(values, len(vectors), kind)
     require_cohort(report.normalization, normalization)
-    if share_of_own(report.sample_keys, vectors) > _OWN:
-        raise ValueError(
-            f"most of these embeddings are the report's own data ({report.data or 'not named'}): the threshold was "
-            "chosen on them, so they cannot test it. Give embeddings of other samples"
-        )
+    own, notes = count_own(report.sample_keys, vectors), list[str]()
+    if own:
+        about = f"about {own:,} of {len(vectors):,} embeddings are the report's own data ({report.data or 'not named'})"
+        if own > _OWN * len(vectors):
+            raise ValueError(
+                f"{about}: the threshold was chosen on them, so they cannot test it. Give embeddings of other samples"
+            )
+        notes.append(f"{about.capitalize()}.")
     offsets = None
     if normalization is not None:
         offsets = normalization.corrections_of_judged(vectors, known.get("labels"))
@@ -210,19 +218,26 @@ def check_threshold(
     frr = _compare("FRR", promised_frr, frr_limit, with_genuine, genuine)
     if far is None and frr is None:
         raise ValueError("no pair of these samples is known to be the same or different: every group has one sample")
-    not_checked = list[str]()
+    cosine = _mean_cosine(samples.embeddings)
+    if far is not None and far.today.rate > _MOST and cosine > _ALIKE:
+        notes.append(f"The embeddings are nearly equal (mean cosine {cosine:.2f}): is it the right input and model?")
+    not_checked, fpir, fnir = list[str](), None, None
     if frr is None:
         not_checked.append("FRR was not checked: no pairs are known to be genuine. Give labels or tracks.")
     if far is None:
         not_checked.append("FAR was not checked: no pairs are known to be impostor pairs. Give labels or frames.")
-    if report.target.kind != "fpir":
-        return ThresholdCheck(far, frr, not_checked=tuple(not_checked))
-    if "labels" not in ids:
+    if report.target.kind == "fpir" and "labels" not in ids:
         not_checked.append("Searches were not checked: no identities are known. Give labels.")
-        return ThresholdCheck(far, frr, not_checked=tuple(not_checked))
-    searched = replace(samples, ids=ids["labels"], cameras=ids.get("cameras"))
-    fpir, fnir, problem = _compare_searches(report, searched)
-    return ThresholdCheck(far, frr, fpir, fnir, (*not_checked, *problem))
+    elif report.target.kind == "fpir":
+        searched = replace(samples, ids=ids["labels"], cameras=ids.get("cameras"))
+        fpir, fnir, problems = _compare_searches(report, searched)
+        not_checked += problems
+    return ThresholdCheck(far, frr, fpir, fnir, tuple(not_checked), tuple(notes))
+
+
+def _mean_cosine(embeddings: Tensor) -> float:
+    """Returns the mean cosine of (N, D) rows with each other, themselves included."""
+    return float(unit_rows(embeddings).mean(dim=0).square().sum())
 
 
 def _compare_searches(

@@ -255,7 +255,7 @@ class ThresholdReport(ThresholdFields):
                 odds are rate / (1 − rate), or the upper end of the report's interval if that is higher.
             normalization: see `accept_pairs`. It must hold none of these samples and labels.
         Raises:
-            ValueError: different D; zero rows; the report's own data; no pair with a known relation; labels combined
+            ValueError: different D; zero rows; more than 5 % of the report's own data; no pair with a known relation; labels combined
                 with frames or tracks; cameras missing, or given for a report that counts all genuine pairs; a different
                 normalization, or a cohort that holds one of these samples or labels.
 

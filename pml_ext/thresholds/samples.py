@@ -120,16 +120,21 @@ def read_samples(
 
 def lowest_keys(embeddings: Tensor) -> tuple[str, ...]:
     """Returns the lowest `_KEYS` of the samples' keys: a random sample of them, whatever their order and length."""
-    keys = vector_keys(unit_rows(embeddings.double()).round(decimals=_DECIMALS).cpu().numpy())
-    return tuple(sorted({key.hex() for key in keys})[:_KEYS])
+    return tuple(sorted({*_sample_keys(embeddings)})[:_KEYS])
 
 
-def share_of_own(report_keys: Sequence[str], embeddings: Tensor) -> float:
-    """Returns the approximate share of the embeddings that equal one of the report's, from its `lowest_keys`."""
-    keys = lowest_keys(embeddings)
+def count_own(report_keys: Sequence[str], embeddings: Tensor) -> int:
+    """Returns approximately how many embeddings equal one of the report's, from its `lowest_keys`."""
+    keys = _sample_keys(embeddings)
     if len(report_keys) == _KEYS:
-        keys = tuple(key for key in keys if key <= report_keys[-1])
-    return len({*keys} & {*report_keys}) / max(1, len(keys))
+        keys = [key for key in keys if key <= report_keys[-1]]
+    own = {*report_keys}.intersection(keys)
+    return round(len(embeddings) * sum(key in own for key in keys) / max(1, len(keys)))
+
+
+def _sample_keys(embeddings: Tensor) -> list[str]:
+    keys = vector_keys(unit_rows(embeddings.double()).round(decimals=_DECIMALS).cpu().numpy())
+    return [key.hex() for key in keys]
 
 
 def pooled_rate(errors: Tensor, pairs: Tensor, *, is_shared: bool) -> ErrorRate:

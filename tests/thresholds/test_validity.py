@@ -145,7 +145,7 @@ def test_the_default_limit_is_twice_the_odds_or_the_end_of_the_reports_interval(
         assert "twice the odds of the report's rate" in rate.summary()
     few = labels < 20
     uncertain = ThresholdReport.from_embeddings(points[few], labels[few], far=1e-3)
-    rate = uncertain.check(points, labels=labels).far
+    rate = uncertain.check(points[~few], labels=labels[~few]).far
     assert rate.limit == uncertain.far.high and "where the report's interval ends" in rate.summary()
 
 
@@ -218,18 +218,34 @@ def test_the_reports_own_data_are_refused(report, tmp_path):
     report.save(tmp_path / "threshold.json")
     loaded = ThresholdReport.load(tmp_path / "threshold.json")
     order = torch.randperm(400, generator=torch.Generator().manual_seed(0))
-    with_some = torch.cat([own, new[:200]])
+    with_some = torch.cat([own[:80], new])
     unit = torch.nn.functional.normalize(own).numpy()
     for rows in (own, own.double().numpy(), unit, 3 * own, own[order], own[:40], with_some):
         for one in (report, loaded):
-            with pytest.raises(ValueError, match="most of these embeddings are the report's own data"):
+            with pytest.raises(ValueError, match=r"about \d+ of \d+ embeddings are the report's own data"):
                 one.check(rows)
-    assert loaded.check(torch.cat([own[:100], new]), labels=torch.cat([LABELS[:100], LABELS + 100])).status == 0
+    noted = loaded.check(torch.cat([own[:10], new]), labels=torch.cat([LABELS[:10], LABELS + 100]))
+    assert noted.status == 0 and re.search(r"\nAbout \d+ of 410 embeddings are the report's own data", noted.summary())
+    assert not loaded.check(new, labels=LABELS).notes
     many = population(2, labels=torch.arange(4000) % 1000)
     of_many = ThresholdReport.from_embeddings(many, torch.arange(4000) % 1000, far=0.01)
-    with pytest.raises(ValueError, match="own data"):
-        of_many.check(many[1000:2000])
-    assert of_many.check(torch.cat([many[:400], new])).status == 3  # half of them
+    for rows, about in ((many[1000:2000], (1000, 1000)), (torch.cat([many[:1200], population(3)]), (1000, 1400))):
+        with pytest.raises(ValueError, match="own data") as refusal:
+            of_many.check(rows)
+        assert about[0] <= int(re.search(r"about ([\d,]+) of", str(refusal.value))[1].replace(",", "")) <= about[1]
+
+
+@pytest.mark.parametrize("known", ["labels", "frames", "nothing"])
+def test_nearly_equal_embeddings_are_named(report, known):
+    alike = 4 + 0.3 * torch.randn(400, 16, generator=torch.Generator().manual_seed(1))
+    given = {"labels": {"labels": LABELS}, "frames": {"frames": LABELS}, "nothing": {}}[known]
+    found = report.check(alike, **given)
+    cosines = torch.nn.functional.normalize(alike) @ torch.nn.functional.normalize(alike).T
+    assert (
+        f"The embeddings are nearly equal (mean cosine {cosines.mean():.2f}): is it the right input" in found.summary()
+    )
+    assert found.verdict == ("cannot be told" if known == "nothing" else "does not hold")
+    assert known == "nothing" or "Make sure that the embeddings are of the same model" in found.summary()
 
 
 def test_pairs_of_unknown_identity_confirm_far_only(report):
