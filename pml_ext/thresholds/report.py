@@ -65,7 +65,7 @@ class ThresholdReport(ThresholdFields):
         data, made: name of the data; creation time of the report (UTC).
         points: rates at other thresholds, from few false accepts to a FAR of 10 %.
         worst_pairs: the most similar impostors and the least similar genuine pairs.
-        sample_keys: digests of 100 samples, by which `check` recognises them.
+        sample_keys: digests of 1,000 samples, by which `check` recognises them.
         curves: contents of the figures; not saved in the file.
 
     >>> import torch
@@ -255,9 +255,10 @@ class ThresholdReport(ThresholdFields):
                 odds are rate / (1 − rate), or the upper end of the report's interval if that is higher.
             normalization: see `accept_pairs`. It must hold none of these samples and labels.
         Raises:
-            ValueError: different D; zero rows; more than 5 % of the report's own data; no pair with a known relation; labels combined
-                with frames or tracks; cameras missing, or given for a report that counts all genuine pairs; a different
-                normalization, or a cohort that holds one of these samples or labels.
+            ValueError: different D; zero rows; rows of which more than 5 % are the report's own data; no pair with a
+                known relation; labels combined with frames or tracks; cameras missing, or given for a report that
+                counts all genuine pairs; a different normalization, or a cohort that holds one of these samples or
+                labels.
 
         >>> import torch
         >>> generator = torch.Generator().manual_seed(0)

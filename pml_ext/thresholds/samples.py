@@ -19,7 +19,7 @@ from pml_ext.metrics.labels import Ids, number_classes
 from pml_ext.metrics.normalization import CohortNormalization, check_normalize
 from pml_ext.thresholds.fields import ErrorRate, NormalizationRecord, Sample
 
-_KEYS, _DECIMALS = 100, 4  # of a report's samples; of the coordinates that they are made of
+_KEYS, _DECIMALS = 1000, 4  # of a report's samples; of the coordinates that they are made of
 
 
 @dataclass(frozen=True)

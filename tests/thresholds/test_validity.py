@@ -218,14 +218,14 @@ def test_the_reports_own_data_are_refused(report, tmp_path):
     report.save(tmp_path / "threshold.json")
     loaded = ThresholdReport.load(tmp_path / "threshold.json")
     order = torch.randperm(400, generator=torch.Generator().manual_seed(0))
-    with_some = torch.cat([own[:80], new])
+    with_some = torch.cat([own[:22], new])
     unit = torch.nn.functional.normalize(own).numpy()
     for rows in (own, own.double().numpy(), unit, 3 * own, own[order], own[:40], with_some):
         for one in (report, loaded):
-            with pytest.raises(ValueError, match=r"about \d+ of \d+ embeddings are the report's own data"):
+            with pytest.raises(ValueError, match=r"about (40|400|22) of \d+ embeddings are the report's own"):
                 one.check(rows)
     noted = loaded.check(torch.cat([own[:10], new]), labels=torch.cat([LABELS[:10], LABELS + 100]))
-    assert noted.status == 0 and re.search(r"\nAbout \d+ of 410 embeddings are the report's own data", noted.summary())
+    assert noted.status == 0 and re.search(r"\nAbout 10 of 410 embeddings are the report's own data", noted.summary())
     assert not loaded.check(new, labels=LABELS).notes
     many = population(2, labels=torch.arange(4000) % 1000)
     of_many = ThresholdReport.from_embeddings(many, torch.arange(4000) % 1000, far=0.01)
