@@ -140,7 +140,7 @@ def in_file_name(text: str) -> str:
     A hash then tells it from other names with the same letters.
 
     >>> in_file_name("val.2"), in_file_name("val 2"), in_file_name("val/2")
-    ('val.2', 'val_2_c36a7f', 'val_2_b6bc60')
+    ('val.2', 'val_2_b055c9', 'val_2_6892e3')
     """
     name = re.sub("[^A-Za-z0-9_.-]", "_", text)
     if name == text:
