@@ -26,8 +26,9 @@ log = logging.getLogger("pml_ext")
 class DataModule(lightning.LightningDataModule):
     """The images of DATASETS.NAMES and DATASETS.TESTS, in batches.
 
-    A batch is a dict: `images` (B, C, H, W), float32 in 0–255, `targets` (B,) classes from 0, `camids` (B,),
-    `img_paths`, `rows` (B,) of the image set, and the data set's further columns.
+    A batch is a dict: `images` (B, C, H, W) in 0–255, converted to float32 on the device; `targets` (B,), in training
+    classes from 0, in tests identities of the image set; `camids` (B,), `img_paths`, `rows` (B,) of the image set, and
+    the data set's further columns.
 
     Args:
         cfg: config from `load_config`.
