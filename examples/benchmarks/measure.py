@@ -83,10 +83,10 @@ def show_table(section: str, columns: Sequence[str], rows: Iterable[Row], result
         rows: name and cells of each row.
         results: a file like results.csv; None: only print.
     """
-    print(f"\n## {section}\n\n| | {' | '.join(columns)} |\n{'|---' * (len(columns) + 1)}|", flush=True)
+    print(f"\n## {section}\n\n||{'|'.join(columns)}|\n{'|---' * (len(columns) + 1)}|", flush=True)
     values = {}
     for name, cells in rows:
-        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+        print(f"|{name}|{'|'.join(cells)}|", flush=True)
         for column, cell in zip(columns, cells, strict=True):
             values[section, name, column] = cell
     if results is not None:

@@ -1,5 +1,7 @@
 """Writes EVIDENCE.md, WHICH_LOSS.md and results/*.csv from the stored results."""
 
+import csv
+import io
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -91,16 +93,9 @@ python examples/evidence/run.py --check     # repeats a tenth of the stored test
 python examples/evidence/run.py --tables    # writes this page and the tables from the stored runs
 ```
 
-All comparisons, settings and tunings are in [results/](results/README.md).
-
-## Both sides of each comparison
-
-All of them: batches of {batch} images, {per_class} of a class if not said otherwise; learning rates tuned. Unnamed \
-settings are the constructors' defaults.
-
-|claim|differs in|base|against it|
-|---|---|---|---|
-{sides}
+All comparisons, settings and tunings are in [results/](results/README.md); [sides.csv](results/sides.csv) has both \
+sides of each comparison: losses, miners, tuples, what was tuned, and what is no default. Batches have {batch} \
+images, {per_class} of a class if not said otherwise.
 """
 
 
@@ -113,6 +108,7 @@ def write_report(folder: Path, store: Store, sets: Sequence[str]) -> None:
     write_rows(folder / "results" / "comparisons.csv", comparisons)
     write_rows(folder / "results" / "methods.csv", _methods(folder / "results", results, sets))
     write_rows(folder / "results" / "tunings.csv", _tunings(results, sets))
+    write_atomically(folder / "results" / "sides.csv", _sides())
     write_atomically(folder / "EVIDENCE.md", _page(verdicts, sets))
     write_guide(folder, verdicts, sets, write_normalised(folder, results, sets))
 
@@ -138,7 +134,6 @@ def _page(verdicts: Verdicts, sets: Sequence[str]) -> str:
         "repeated": _repeated(results.store),
         "batch": BATCH,
         "per_class": PER_CLASS,
-        "sides": "\n".join(_sides()),
     }
     return PAGE.format(**values)
 
@@ -169,10 +164,15 @@ def _results(verdicts: Verdicts, sets: Sequence[str]) -> Iterator[str]:
             yield from (f"### {GROUPS[group]}", "", "|claim||hold|reversed|of|", "|---|---|---|---|---|", *lines, "")
 
 
-def _sides() -> Iterator[str]:
+def _sides() -> str:
+    """Both sides of each comparison as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["claim", "differs in", "base", "against it"])
     for number, claim in enumerate(CLAIMS, 1):
         for base, method, part, _ in claim.comparisons:
-            yield f"|{number}|{part.name}|{in_full(base)}|{in_full(method)}|"
+            writer.writerow([number, part.name, in_full(base), in_full(method)])
+    return text.getvalue()
 
 
 def _group(counts: Counter[str]) -> str:

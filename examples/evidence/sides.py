@@ -110,7 +110,7 @@ def in_full(name: str) -> str:
             words.append(f"{images} images of a class")
         scale = "" if weight == "1.0" else f"{'weight ' if weight == TUNED else ''}{weight} × "
         terms.append(scale + "; ".join(words))
-    return " **+** ".join(terms)
+    return " + ".join(terms)
 
 
 def _in_full(parts: Parts, at: str) -> str:

@@ -29,7 +29,7 @@ Each paper has a page: what each table and figure shows, what reruns it, and wha
 |---|---|---|
 {papers}
 None of these {rows} rows was run here: the papers' data sets were not available.
-[EVIDENCE.md](../evidence/EVIDENCE.md) tests the papers' claims on other data.
+[How the evidence was made](../evidence/EVIDENCE.md) tests the papers' claims on other data.
 
 ## Run a row
 

@@ -143,7 +143,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     assert config.nav is not None
     for part in config.nav:
         if "API" in part:
-            part["API"] = [*sections, {_REGISTRY: _index_of(_REGISTRY)}]
+            part["API"] = [*sections, {_REGISTRY: "api/registry.md"}]
         for entry in part.get("How-to guides", ()):
             if isinstance(entry, dict) and "Scripts" in entry:
                 entry["Scripts"] = scripts
@@ -168,7 +168,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.append(File.generated(config, page, content=text))
     made = {
         **_scripts(),
-        _index_of(_REGISTRY).removesuffix(".md"): _registries(),
+        "api/registry": _registries(),
         "command_line": _command_line(),
         "config_keys": _config_keys(),
         "fastreid_names": _table("FastReID's imports and ours", "guides", "fastreid_names.csv"),

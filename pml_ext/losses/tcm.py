@@ -56,7 +56,8 @@ class TCMLoss(EmbeddingLoss):
 
     Args:
         lambda_plus, lambda_minus: weights λ⁺ and λ⁻ of the two terms, >= 0; 0 turns a term off.
-        margin_plus, margin_minus: m⁺ and m⁻, cosines in [-1, 1]; see functional.margins_from_distance_range.
+        margin_plus, margin_minus: m⁺ and m⁻, cosines in [-1, 1], by default 0.9 and 0.5; see
+            functional.margins_from_distance_range.
         indicator: True sums over hard pairs only, those at or beyond their margin. False sums over all pairs, including
             negative shortfalls and excesses.
         divide_by: "hard" divides each sum by its number of hard pairs, "all" by its number of pairs.
