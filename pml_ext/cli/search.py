@@ -221,7 +221,13 @@ def _describe_search_threshold(report: ThresholdReport, path: str, target: AnyGa
     how = "extrapolated to" if rates.is_extrapolated else "measured in"
     fnir = "unknown" if rates.fnir is None else f"{rates.fnir.rate:.3g}"
     measured = f"{how} galleries of {rates.enrolled:,}: FPIR {rates.fpir.rate:.3g}, FNIR {fnir}"
-    return f"{kind} {report.cosine:.4f}, {chosen} (this one has {identities:,} {enrolled}); {measured}"
+    text = f"{kind} {report.cosine:.4f}, {chosen} (this one has {identities:,} {enrolled}); {measured}"
+    images = round(target.rows / identities)
+    if searches.images in (None, images):
+        return text
+    return (
+        f"{text}. FNIR was measured with {searches.images} images of each enrolled identity; this gallery has {images}"
+    )
 
 
 def _describe_hits(

@@ -240,7 +240,7 @@ class Searches:
 
     gallery_size: planned size; template: "best" sample of an identity or its "mean"; rank: a search succeeds if the own
     identity is among the first `rank`; identities, probes, mated: numbers in the set; sizes: ascending, from a tenth to
-    ten times the planned size.
+    ten times the planned size; images: median number of enrolled images of a mated probe's identity.
     """
 
     gallery_size: CountAbove0
@@ -250,6 +250,7 @@ class Searches:
     probes: CountAbove0
     mated: Count
     sizes: tuple[GalleryRates, ...]
+    images: CountAbove0 | None = None
 
     @property
     def planned(self) -> GalleryRates:

@@ -47,17 +47,16 @@ def page_of(report: ThresholdFields, figures: list[ReportFigure], image_of: Imag
     if (pairs := report.worst_pairs) is not None:
         cards["Most similar samples of different classes"] = _cards(report, pairs.impostors, "accepted", image_of)
         cards["Least similar samples of one class"] = _cards(report, pairs.genuine, "rejected", image_of)
-    support = support_in_words(report)
     plain = plain_in_words(report)
     sentences = [f"Plain cosines: {plain}." if plain else ""]
-    sentences += [f"The choice rests on {support}." if support else "", cameras_in_words(report)]
-    sentences.append(f"{rejected_in_words(report)}.")
+    sentences += [cameras_in_words(report), f"{rejected_in_words(report)}."]
     texts = {
         "title": "One threshold and its errors in each class",
         "uncertainty": uncertainty_in_words(report),
         "meaning": meaning(report),
         "score": score_in_words(report),
         "chosen": target_in_words(report),
+        "support": support_in_words(report),
         "ratios": _ratios(report),
         "about": "What was measured",
         "opis": consistency_in_words(report),

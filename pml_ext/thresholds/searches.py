@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+import torch
+
 from pml_ext._ops.numerics import TIED
 from pml_ext._shared.checks import check_choice, check_fraction, check_whole
 from pml_ext.functional.open_set.best_scores import (
@@ -71,6 +73,7 @@ class PlannedSearch:
 
     def __init__(self, plan: SearchPlan, samples: Samples) -> None:
         self.plan = plan
+        self._images = _enrolled_images(samples)
         self._scores = _search_scores(samples, plan.template)
         identities = self._scores.identities
         self._measurable = identities - 1  # the largest gallery: the probe's identity is left out
@@ -138,6 +141,7 @@ class PlannedSearch:
             probes=scores.samples,
             mated=mated,
             sizes=tuple(sizes),
+            images=self._images,
         )
 
     def extrapolated_fpir(self, cosine: float) -> ExtrapolatedRate:
@@ -176,6 +180,18 @@ def _gallery_rates(high: HighScores, cosine: float, enrolled: int, rank: int) ->
     cmc = tuple(rates.cmc[place - 1] for place in CMC_RANKS) if rates.cmc else ()
     fnir = None if rates.fnir is None else _mean_rate(rates.fnir)
     return GalleryRates(enrolled, _mean_rate(rates.fpir), fnir, cmc)
+
+
+def _enrolled_images(samples: Samples) -> int | None:
+    """Returns the median number of enrolled images of a mated probe's identity; None without mated probes."""
+    not_enrolled = torch.ones_like(samples.ids)  # the probe, or with cameras, the samples of its identity and camera
+    if samples.cameras is not None:
+        both = torch.stack([samples.ids, samples.cameras])
+        _, index, sizes = torch.unique(both, dim=1, return_inverse=True, return_counts=True)
+        not_enrolled = sizes[index]
+    enrolled = torch.bincount(samples.ids)[samples.ids] - not_enrolled
+    mated = enrolled[enrolled > 0]
+    return int(mated.median()) if len(mated) else None
 
 
 def _equal_probes_error(fpir: float) -> ValueError:

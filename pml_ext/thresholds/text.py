@@ -198,6 +198,8 @@ def summary_lines(report: ThresholdFields) -> list[Line]:
     if cameras := cameras_in_words(report):
         lines.append(("cameras", cameras))
     if report.searches is not None:
+        if report.searches.images is not None:
+            lines.append(("enrolled", f"median number of images of the searched identity: {report.searches.images}"))
         lines += [(f"among {size.enrolled:,}", _search(size)) for size in report.searches.sizes]
     lines += [
         *_groups(report),

@@ -46,6 +46,18 @@ def test_the_page_begins_with_the_sentence(tmp_path):
     assert text.index(meaning(found)) < text.index("<table")
 
 
+def test_a_page_about_searches_begins_with_searches(tmp_path):
+    points, labels = torch.randn(60, 8, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 20
+    for options in ({"search": SearchPlan(15, fpir=0.3)}, {"far": 0.1, "search": SearchPlan(15)}):
+        found = ThresholdReport.from_embeddings(points, labels, **options)
+        found.save_page(tmp_path / "page.html")
+        text = (tmp_path / "page.html").read_text(encoding="utf-8")
+        searches, pairs = text.index("Searches by gallery size"), text.index("at the threshold</th>")
+        assert (searches < pairs) == ("far" not in options)
+        assert ("A search returns a match if its" in text) == ("far" not in options)
+        assert "Enrolled images of the searched identity: 2 (median)." in text
+
+
 def test_the_worst_pairs_are_shown_with_their_images_and_rows(tmp_path):
     paths: list[str | None] = []
     for i in range(120):

@@ -1,5 +1,7 @@
 """Searches in a threshold report: rates for several sizes of galleries, and their thresholds."""
 
+import statistics
+
 import pytest
 import torch
 from pytest import approx
@@ -68,6 +70,21 @@ def test_for_all_identities_each_search_leaves_out_the_probes_own():
     assert "FPIR <= 0.2 (119 enrolled: all 120 but the probe's own)" in every.summary()
     with pytest.raises(ValueError, match="of 120 identities; got 133"):
         every.for_gallery(133)
+
+
+def test_enrolled_images_are_those_of_loops():
+    rows = [row for row in range(480) if LABELS[row] % 3 or row < 240]  # 2 or 4 images of an identity
+    labels, cameras = LABELS[rows], torch.arange(480)[rows] // 120 % 3
+    for given in (None, cameras):
+        own = []
+        for row, label in enumerate(labels):
+            others = [at for at in range(len(rows)) if at != row and labels[at] == label]
+            own.append(sum(given is None or bool(given[at] != given[row]) for at in others))
+        report = ThresholdReport.from_embeddings(
+            embeddings()[rows], labels, cameras=given, search=SearchPlan(20, fpir=0.2)
+        )
+        assert report.searches.images == statistics.median_low([count for count in own if count])
+        assert f"median number of images of the searched identity: {report.searches.images}" in report.summary()
 
 
 def test_a_pair_threshold_has_rates_of_searches_too():
