@@ -247,7 +247,7 @@ def _types_in(default: Sequence[Any], name: str) -> set[type]:
     return types
 
 
-def _as_sequence(value: Sequence[Any], default: Sequence[Any]) -> Any:
+def _as_sequence(value: Sequence[Any], default: tuple[Any, ...] | list[Any]) -> Any:
     """Returns a list with the default's type, and the lists in it with the type of the first one in the default."""
     inner = next((entry for entry in default if isinstance(entry, (tuple, list))), None)
     if inner is not None:
