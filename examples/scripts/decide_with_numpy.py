@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 
 import numpy as np
 
@@ -66,3 +67,10 @@ def unit(rows: np.ndarray, name: str) -> np.ndarray:
         raise ValueError(f"{name} must be finite, without rows of zeros")
     rows /= np.abs(rows).max(axis=1, keepdims=True)  # keeps the squares of tiny and huge rows in range
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (4, 5):
+        sys.exit("usage: python decide_with_numpy.py threshold.json a.npy b.npy [cohort.npz]")
+    threshold, a, b, *cohort = sys.argv[1:]
+    print(*decide(threshold, np.load(a), np.load(b), *cohort), sep="\n")

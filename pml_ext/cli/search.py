@@ -243,7 +243,11 @@ def _describe_hits(
     paths, labels = target.describe(rows)
     images: list[Path | None] = [None] * len(rows)
     if options.output is not None and any(paths):
-        images = images_inside(paths, options.images or Path(os.path.abspath(options.gallery)).parent)
+        folder = options.images or Path(os.path.abspath(options.gallery)).parent
+        images = images_inside(paths, folder)
+        if not any(image is not None and os.path.exists(image) for image in images):
+            log.warning("the page shows no images, as %s has none of the %d hits. Give --images the folder that the "
+                        "gallery's paths are relative to", folder, len(rows))  # fmt: skip
     names = {row: path or f"row {row}" for row, path in zip(rows, paths, strict=True)}
     if isinstance(target, Gallery):
         _warn_of_lost_images([target.base / path for path in paths])

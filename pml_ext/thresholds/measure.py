@@ -321,7 +321,10 @@ def _require_pairs(pairs: PairDistances, samples: Samples, names: Sequence[int |
             "a threshold needs genuine pairs across cameras; every class has one camera. Leave cameras out to count "
             "pairs of one camera"
         )
-    raise ValueError(f"a threshold needs genuine pairs; each of the {count} samples has a different class")
+    raise ValueError(
+        f"a threshold needs genuine pairs; each of the {count} samples has a different class. Add more images of these "
+        "classes, or choose the threshold on other classes with several images each, embedded by the same model"
+    )
 
 
 def _far(pairs: PairDistances, false_accepts: Tensor) -> ErrorRate:

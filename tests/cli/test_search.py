@@ -71,6 +71,17 @@ def test_a_renamed_image_is_a_hit_until_its_row_is_removed(shop, tmp_path, capsy
     assert f"1 of 3 images found no longer exist (deleted or renamed), such as {lost}: remove their rows" in said
 
 
+def test_a_page_without_images_names_the_option(shop, tmp_path, capsys):
+    file, page = tmp_path / "f.npz", tmp_path / "hits.html"
+    np.savez(file, embeddings=EMBEDDINGS[:4], paths=np.array([path.name for path in shop.images[:4]]))
+    words = ["search", str(file), "--gallery", str(file), "-k", "2", "--output", str(page)]
+    for more, is_shown in ([], False), (["--images", str(shop.images[0].parent)], True):
+        assert main([*words, *more]) == 0
+        said = capsys.readouterr().err
+        assert (f"{tmp_path} has none of the 4 hits. Give --images the folder" in said) != is_shown
+        assert ("data:image" in page.read_text(encoding="utf-8")) == is_shown
+
+
 def test_a_search_decides_by_the_reports_threshold_whatever_the_gallerys_size(shop, tmp_path, capsys):
     report = ThresholdReport.from_embeddings(EMBEDDINGS, LABELS, search=SearchPlan(24, 0.3))
     report.save(tmp_path / "t.json", checkpoint=shop.weights)

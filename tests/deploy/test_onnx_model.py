@@ -1,10 +1,16 @@
+import re
 import sys
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from pml_ext._shared.errors import UserError
 from pml_ext.deploy import onnx_model
+from pml_ext.deploy.embedder import Embedder
 from pml_ext.deploy.onnx_model import OnnxModel, export
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from tests.deploy.models import by_hand, network_of, small_model
@@ -37,6 +43,30 @@ def test_the_file_takes_pixels_of_the_size_that_a_crop_leaves(trained, tmp_path)
         images = torch.randint(0, 256, (batch, 3, 10, 6)).float()
         torch.testing.assert_close(model(images), expected(trained, images), atol=5e-3, rtol=0)
     assert (model.record.config["INPUT.CROP.SIZE"], model.record.embedding_dim) == ([10, 6], 6)
+
+
+@pytest.mark.nightly  # an export takes seconds
+@pytest.mark.parametrize("mean", [[123.7, 116.3, 103.5], [127.5]])
+def test_the_guides_recipe_embeds_as_the_package(mean, tmp_path):
+    """Colour and grey models, on images of the network's size in every mode that the recipe names."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript", reason="pip install 'pml_ext[export]'")
+    config, weights = small_model(tmp_path / "model", MODEL__PIXEL_MEAN=mean, MODEL__PIXEL_STD=[57.0] * len(mean))
+    cfg = network_of(config, weights)[0]
+    cfg.MODEL.WEIGHTS = str(weights)
+    export(cfg, tmp_path / "model.onnx")
+    guide = Path(__file__).parents[2] / "examples" / "guides" / "USING_A_MODEL.md"
+    recipe: dict[str, Any] = {}
+    exec(re.search(r"```python\n(# onnx_embed.py\n.+?)```", guide.read_text(encoding="utf-8"), re.S)[1], recipe)
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    embedder = Embedder.from_config(config, weights, device="cpu")
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 8, 4), dtype=np.uint8)
+    images = {mode: Image.fromarray(pixels).convert(mode) for mode in ("RGBA", "RGB", "L", "P")}
+    images["I;16"] = Image.fromarray(pixels[:, :, 0].astype(np.uint16) * 257)
+    for mode, image in images.items():
+        path = str(tmp_path / f"{mode[0]}{len(mode)}.png")
+        image.save(path)
+        np.testing.assert_allclose(recipe["embed"](session, path), embedder(path)[0], atol=1e-3, err_msg=mode)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """threshold.json: read again, damaged, of an earlier version, and read by other programs."""
 
 import json
+import runpy
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -119,6 +120,22 @@ def test_numpy_decides_as_accept_does(name, labels, tmp_path):
     found = example("scripts/decide_with_numpy").decide(*arguments)
     assert found.tolist() == expected.tolist() and 0 < int(found.sum()) < len(found)
     assert "torch" not in (EXAMPLES / "scripts" / "decide_with_numpy.py").read_text(encoding="utf-8").split('"""')[2]
+
+
+def test_the_numpy_script_prints_its_decisions(of_each_kind, tmp_path, monkeypatch, capsys):
+    script, report = EXAMPLES / "scripts" / "decide_with_numpy.py", of_each_kind / "plain.json"
+    rows = {"a": embeddings(0)[:5].numpy(), "b": embeddings(0)[100:105].numpy()}
+    files = []
+    for name, values in rows.items():
+        files.append(str(tmp_path / f"{name}.npy"))
+        np.save(files[-1], values)
+    monkeypatch.setattr("sys.argv", [str(script), str(report), *files])
+    runpy.run_path(str(script), run_name="__main__")
+    expected = ThresholdReport.load(report).accept_pairs(rows["a"], rows["b"]).tolist()
+    assert capsys.readouterr().out.split() == [str(accepted) for accepted in expected]
+    monkeypatch.setattr("sys.argv", [str(script)])
+    with pytest.raises(SystemExit, match=r"usage: python decide_with_numpy.py threshold.json a.npy b.npy"):
+        runpy.run_path(str(script), run_name="__main__")
 
 
 def test_numpy_refuses_other_files_and_embeddings_and_decides_in_blocks(of_each_kind, monkeypatch, tmp_path):

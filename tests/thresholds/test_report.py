@@ -94,7 +94,11 @@ def test_strings_name_the_classes():
     ("given", "error", "message"),
     [
         ({"labels": 0 * LABELS}, ValueError, "needs impostor pairs; all 30 samples are of class 0"),
-        ({"labels": torch.arange(30)}, ValueError, "needs genuine pairs; each of the 30 samples has a different class"),
+        (
+            {"labels": torch.arange(30)},
+            ValueError,
+            "needs genuine pairs; each of the 30 samples has a different class. Add more images",
+        ),
         ({"embeddings": torch.eye(30, 5)}, ValueError, "not be zero vectors, which have no cosine; got 25 of 30"),
         ({"labels": ["a", "b"]}, ValueError, r"labels must have shape \(30,\), one label per embedding; got \(2,\)"),
         ({"labels": ["a", 1] * 15}, ValueError, "all integers or all strings; got several types"),
