@@ -225,9 +225,7 @@ def _describe_search_threshold(report: ThresholdReport, path: str, target: AnyGa
     images = round(target.rows / identities)
     if searches.images in (None, images):
         return text
-    return (
-        f"{text}. FNIR was measured with {searches.images} images of each enrolled identity; this gallery has {images}"
-    )
+    return f"{text}. FNIR depends on the images per identity: {searches.images} in the report, {images} in this gallery"
 
 
 def _describe_hits(
