@@ -134,6 +134,27 @@ def require_regular(path: str | Path) -> None:
         raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
+_OF_SYSTEMS = frozenset(
+    (
+        "@eadir", "@recycle", "@recently-snapshot", "@tmp", "#recycle", "#snapshot", "~snapshot", "$recycle.bin",
+        "$extend", "recycler", "recycled", "system volume information", "lost+found", "found.000", "__macosx",
+        "network trash folder", "temporary items", "thevolumesettingsfolder", "__pycache__",
+        "thumbs.db", "desktop.ini",
+    )
+)  # fmt: skip
+"""Names, in lower case, of folders and files that file servers, operating systems and archives add."""
+
+
+def is_hidden(name: str) -> bool:
+    """Returns whether a file or folder is hidden: macOS creates a ._1.jpg for each 1.jpg that it copies."""
+    return name.startswith(".")
+
+
+def is_of_system(name: str) -> bool:
+    """Returns whether a name is one that systems add, such as the folder @eaDir with its thumbnails."""
+    return name.lower() in _OF_SYSTEMS
+
+
 def in_file_name(text: str) -> str:
     """Returns a name, e.g. of a test set, with characters replaced that file names cannot have.
 

@@ -23,12 +23,20 @@ import numpy as np
 import torch
 
 from pml_ext._shared.errors import UserError, import_library
-from pml_ext._shared.files import decode_json, encode_json, locked, replacing, sha256_of, write_atomically
+from pml_ext._shared.files import (
+    decode_json,
+    encode_json,
+    is_hidden,
+    is_of_system,
+    locked,
+    replacing,
+    sha256_of,
+    write_atomically,
+)
 from pml_ext._shared.names import closest_path
 from pml_ext.deploy.model_record import KEY, ModelRecord, load_cohort_of
 from pml_ext.metrics import CohortNormalization
 from pml_ext.metrics.checkpoint import Sha256
-from pml_ext.runner.data.datasets.image_files import is_hidden, is_of_system
 from pml_ext.thresholds.samples import is_same_cohort
 
 PART_ROWS = 16_384

@@ -135,7 +135,7 @@ def test_each_script_keeps_the_section_of_the_other(tmp_path, monkeypatch):
         monkeypatch.setattr("sys.argv", ["", "--page", str(page), "--results", str(results)])
         strangers.main()
         before, _, rest = page.read_text(encoding="utf-8").partition(strangers.START)
-        assert before == "# Title\n\ntext\n\n" and rest.count("| few |") == 1 and rest.endswith(f"{strangers.END}\n")
+        assert before == "# Title\n\ntext\n\n" and rest.count("|few|") == 1 and rest.endswith(f"{strangers.END}\n")
     intervals = load("interval_coverage")
     assert intervals.with_other_section("# New\n", page) == f"# New\n\n{strangers.START}{rest}"
     assert intervals.with_other_section("# New\n", tmp_path / "none.md") == "# New\n"

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from pml_ext._shared.errors import UserError
-from pml_ext._shared.files import read_regular
+from pml_ext._shared.files import is_hidden, is_of_system, read_regular
 from pml_ext._shared.identities import JUNK, describe_similar_ids, is_junk
 from pml_ext._shared.images import IMAGE_SUFFIXES, image_of, pixels_of
 from pml_ext.runner.data.datasets.decoding import decode_image, require_decodable
@@ -168,27 +168,6 @@ def require_inside(path: str, folder: Path, where: str) -> None:
     """Raises a UserError if a listed path is absolute or contains "..": it must be inside its folder."""
     if path.startswith("/") or ".." in path.split("/"):
         raise UserError(f"{where}: paths must be inside {folder}; got {path!r}")
-
-
-_OF_SYSTEMS = frozenset(
-    (
-        "@eadir", "@recycle", "@recently-snapshot", "@tmp", "#recycle", "#snapshot", "~snapshot", "$recycle.bin",
-        "$extend", "recycler", "recycled", "system volume information", "lost+found", "found.000", "__macosx",
-        "network trash folder", "temporary items", "thevolumesettingsfolder", "__pycache__",
-        "thumbs.db", "desktop.ini",
-    )
-)  # fmt: skip
-"""Names, in lower case, of folders and files that file servers, operating systems and archives add."""
-
-
-def is_hidden(name: str) -> bool:
-    """Returns whether a file or folder is hidden: macOS creates a ._1.jpg for each 1.jpg that it copies."""
-    return name.startswith(".")
-
-
-def is_of_system(name: str) -> bool:
-    """Returns whether a name is one that systems add, such as the folder @eaDir with its thumbnails."""
-    return name.lower() in _OF_SYSTEMS
 
 
 class FolderImages:
