@@ -7,7 +7,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, TensorDataset
 
-from pml_ext.losses import CITLoss, DiscriminativeLoss, LoOp, TCMRegularizer, TripletMarginLoss
+from pml_ext.losses import DiscriminativeLoss, LoOp, TCMLoss, TCMRegularizer, TripletMarginLoss
 from pml_ext.metrics import AccuracyCalculator
 
 torch.manual_seed(0)
@@ -32,7 +32,7 @@ def recall_at_1(model: torch.nn.Module) -> float:
 print(f"{'untrained':<34} R@1 {recall_at_1(make_model()):.3f}")
 for name, loss in {
     "TripletMarginLoss (PML's)": TripletMarginLoss(),
-    "CITLoss": CITLoss(gamma=0.5),
+    "TCMLoss": TCMLoss(),
     "DiscriminativeLoss": DiscriminativeLoss(num_classes=10, embedding_size=4),
     "LoOp(TripletMarginLoss)": LoOp(TripletMarginLoss()),
     "TCMRegularizer(TripletMarginLoss)": TCMRegularizer(TripletMarginLoss()),

@@ -153,7 +153,7 @@ def rounded(time: str) -> str:
 
 def table(headings: list[str], rows: list[list[str]]) -> str:
     lines = [headings, ["---"] * len(headings), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return "".join(f"|{'|'.join(line)}|\n" for line in lines)
 
 
 TABLES = {"first run": first_run, "papers": papers, "speed": speed}
