@@ -37,7 +37,7 @@ class ConcordanceMiner(EmbeddingMiner):
     Source: "Triplet Similarity Learning on Concordance Constraint", Fig. 1a. The paper does not define ties.
 
     >>> import torch
-    >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
+    >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.5, 0.9]]), torch.tensor([0, 0, 1, 1])
     >>> [indices.tolist() for indices in ConcordanceMiner()(x, labels)]
     [[1], [0], [2]]
     """
@@ -77,7 +77,7 @@ class HPHNMiner(EmbeddingMiner):
     Source: see HPHNTripletLoss, the mean triplet loss over these triplets.
 
     >>> import torch
-    >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
+    >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.5, 0.9]]), torch.tensor([0, 0, 1, 1])
     >>> [indices.tolist() for indices in HPHNMiner()(x, labels)]
     [[1, 1, 2, 2], [0, 0, 3, 3], [2, 2, 1, 1]]
     """
