@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import strangers
 import torch
+from sections import replace_section
 from torch import Generator, Tensor
 
 from pml_ext.thresholds import SampleSource, ThresholdReport
@@ -259,8 +259,8 @@ def main() -> None:
                 doubts.setdefault(name, [name]).append(" / ".join(f"{100 * share:.0f} %" for share in shares))
         of_verdicts = table(["new data", *heads], list(cells.values()))
         of_doubts = table(["labels", *heads], list(doubts.values()))
-        strangers.replace_section(arguments.guide, f"{of_verdicts}\n", VERDICTS_START)
-        strangers.replace_section(arguments.guide, f"{of_doubts}\n\n{clean}", DOUBTS_START)
+        replace_section(arguments.guide, f"{of_verdicts}\n", VERDICTS_START)
+        replace_section(arguments.guide, f"{of_doubts}\n\n{clean}", DOUBTS_START)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from sections import replace_section
 from torch import Tensor
 
 from pml_ext.functional import cohort_offsets
@@ -30,7 +31,7 @@ COHORT_IMAGES, HIDDEN = 4, 0.05
 STRANGER_SETS, ENROLLED_SETS = 20, 5  # sets of as many people as were judged, for the true rates
 RATES, WHOM = ("FAR", "FRR", "FPIR", "FNIR"), ("strangers", "enrolled")
 HERE = Path(__file__).parent
-START, END = "<!-- strangers.py -->", "<!-- end -->"
+START = "<!-- strangers.py -->"
 SECTION = """## Do they hold for strangers?
 
 `python examples/evidence/strangers.py --draws {draws}` writes this section. For each row it draws judged people and a
@@ -299,7 +300,7 @@ def rows_of(condition: Condition, draws: int, outcomes: list[dict[tuple[str, str
     return rows
 
 
-def section_of(rows: list[dict[str, Any]], draws: int) -> str:
+def section(rows: list[dict[str, Any]], draws: int) -> str:
     """Returns the section of the page."""
     lines: dict[str, list[str]] = {}
     for row in rows:
@@ -324,13 +325,6 @@ def section_of(rows: list[dict[str, Any]], draws: int) -> str:
     )
 
 
-def replace_section(page: Path, section: str, start: str = START) -> None:
-    """Write the section between its markers, at the end of a page that has none."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(start)
-    after = rest.partition(END)[2]
-    page.write_text(f"{before.rstrip()}\n\n{start}\n{section}{END}{after or chr(10)}", encoding="utf-8")
-
-
 def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
@@ -352,7 +346,7 @@ def main() -> None:
         cells = [f"{row['rate']} {row['coverage']} {row['ratio']}" for row in rows[-2 * len(RATES) :]]
         print(f"{condition.name} ({time.perf_counter() - start:.0f} s): {', '.join(cells)}", flush=True)
     write_csv(arguments.results, rows)
-    replace_section(arguments.page, section_of(rows, arguments.draws))
+    replace_section(arguments.page, section(rows, arguments.draws), START)
 
 
 if __name__ == "__main__":

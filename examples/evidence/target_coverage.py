@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from strangers import BASE, HERE, POPULATIONS, draw_people, replace_section, write_csv
+from sections import replace_section
+from strangers import BASE, HERE, POPULATIONS, draw_people, write_csv
 
 from pml_ext.functional import PairDistances
 from pml_ext.thresholds import SearchPlan

@@ -5,11 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from fine_tuned_section import START
 from rows import SCALES, Row, means, of_difference, write_rows
+from sections import section_of
 from statistics_of_pairs import HEADINGS, HOLDS, OPEN, bound_of, level_of_family, verdict
 from store import VALIDATION, Store
 from tested import Tested
-from whole_grid import ADDED, COMPARISONS, IDENTITY, METHODS, NO_NECK, REID_SET, SETS, STOCK, WHOLE_SCHEDULE
+from whole_grid import ADDED, COMPARISONS, IDENTITY, METHODS, NO_NECK, REID_SET, SETS, STOCK
 
 from pml_ext._shared.files import write_atomically
 
@@ -23,32 +25,27 @@ NAMES = {
 REID = {"precision_at_1": "R@1", "reid_mean_average_precision": "mAP", "mean_inverse_negative_penalty": "mINP"}
 PAGE = """# Do the results carry over to whole networks?
 
-Next to an identity loss, mAP@R rose decidedly on every set with: {raised}. What TCM does next \
-to other losses depends on loss and set.
+{fine_tuned}
+## Small networks from scratch, next to an identity loss
 
 Small convolutional networks were trained from scratch by the trainer with its own configs, on images of 16 × 16 \
-pixels: {runs} runs, {hours:.1f} recorded hours of one core.
+pixels: {runs} runs, {hours:.1f} recorded hours of one core. mAP@R rose decidedly on every set with: {raised}.
 
-## Next to an identity loss
-
-The network has a batch-norm neck, a batch 20 classes × 4 images. Only the losses differ: a cross-entropy alone, and \
-with PML's triplet loss, TCM, CIT or PML's `ContrastiveLoss` on cosines. TCM of weight 1 has the value and gradient of \
-the latter at the same margins; here each had margins of its own. The best of {identity_trials} short trials of each \
-on validation classes of the set (30 % of the training classes), judged by mAP@R, was trained on all training classes. \
-They were not tuned at equal cost: earlier trials, after which these {identity_trials} were written down, are \
-{earlier}.
+The network has a batch-norm neck, a batch 20 classes × 4 images, and all losses read the features after the neck. \
+Only the losses differ: a cross-entropy alone, and with PML's triplet loss, TCM, CIT or PML's `ContrastiveLoss` on \
+cosines. TCM of weight 1 has the value and gradient of the latter at the same margins; here each had margins of its \
+own. The best of {identity_trials} short trials of each on validation classes of the set (30 % of the training \
+classes), judged by mAP@R, was trained on all training classes. They were not tuned at equal cost: earlier trials, \
+after which these {identity_trials} were written down, are {earlier}.
 
 The rows of the cross-entropy are values, means over queries; below them are changes, means over classes, with 95 % \
-intervals by Student's t over seeds and test classes. So they do not add up exactly. Bold, on this page: decided at a \
-false discovery rate of 5 % over its {compared} comparisons.
+intervals by Student's t over seeds and test classes. So they do not add up exactly. Bold, in this section: decided at \
+a false discovery rate of 5 % over {compared} comparisons of this study.
 
 |set|loss|R@1, %|mAP@R, %|OPIS × 1000|TAR at FAR 0.1 %, %|
 |---|---|---|---|---|---|
 {identity}
-{no_neck}|set|losses|chosen|seeds|
-|---|---|---|---|
-{chosen}
-One term against another, with the same network, batches and number of trials:
+{no_neck}One term against another, with the same network, batches and number of trials:
 
 |set|base|method|R@1|mAP@R|OPIS|TAR|
 |---|---|---|---|---|---|---|
@@ -58,6 +55,9 @@ CIT needs weight. Its best trial on omniglot at each, with the cross-entropy's f
 |CIT's γ|weight|mAP@R on validation classes, %|
 |---|---|---|
 {cit}
+Without a cross-entropy CIT lost {cit_loss} points of mAP@R to a triplet loss. The chosen settings, and {other} \
+comparisons of other losses, are in [whole_networks.csv](results/whole_networks.csv).
+
 ## The configs of the first run
 
 The same runs on glyphs as ReID: identities are letters, cameras are typefaces, and matches from the query's camera \
@@ -65,33 +65,15 @@ do not count. Each config of `fastreid_configs/Glyphs` has the settings chosen a
 seeds.
 
 {reid}
-## Other comparisons
-
-Each method had {trials} trials, and three seeds.
-
-|set|base|method|measure|difference|
-|---|---|---|---|---|
-{differences}
-{undecided} of {other} comparisons are undecided and left out, also a fall of R@1 that may lie within one point; \
-[whole_networks.csv](results/whole_networks.csv) has all of them. In `triplet_tcm` and `smoothap_tcm` TCM's margins \
-and the learning rate were tuned; in `…_added` the base keeps its own best settings.
-
 ## How far to trust it
 
 - Intervals do not contain the spread of tuning: each method was tuned once.
-- Trials of about 90 steps favour losses that learn fast: `discriminative` had hardly started on Glyphs.
+- Trials of about 90 steps favour losses that learn fast.
 - Ranges were not extended if the best value was at their end, as most values chosen next to an identity loss are.
-- Images of full size were not tried.
-- The methods `…_added` were added after Glyphs' other test figures were seen.
 - Training the same seeds again after the identity sampler was rewritten changed runs by up to 3.2 points of R@1 and \
 27 % of OPIS. Where there are such second runs, they count.
 
-## Rerun
-
-```sh
-python examples/evidence/whole.py             # trains what is missing, and writes this page
-python examples/evidence/whole.py --tables    # only writes it
-```
+`python examples/evidence/whole.py` trains what is missing and writes this page; `--tables` only writes it.
 """
 
 NO_NECK_TEXT = """Without the neck, so that all losses read the same features:
@@ -112,22 +94,17 @@ def write_report(folder: Path, store: Store) -> None:
     write_rows(folder / "results" / "whole_networks.csv", [*compared, *methods])
     seeds = {name: len(results.tests[name, "ce"]) for name in sets if (name, "ce") in results.tests}
     write_atomically(folder / "results" / "first_run.json", json.dumps({"seeds": seeds, "runs": runs}, indent=1) + "\n")
-    other = [row for row in compared if row.base not in IDENTITY | NO_NECK]
-    decided = [row for row in other if row.verdict != OPEN]
-    lines = [f"|{row.set}|{row.base}|{row.method}|{HEADINGS[row.measure]}|{shown(row)}|\n" for row in decided]
     page = PAGE.format(
-        trials=len(METHODS["triplet"]),
-        differences="".join(lines),
-        undecided=len(other) - len(decided),
+        fine_tuned=section_of(folder / "WHOLE_NETWORKS.md", START),
+        cit_loss=_points_that_cit_loses(compared),
         compared=len(compared),
-        other=len(other),
+        other=sum(row.base not in IDENTITY | NO_NECK for row in compared),
         identity_trials=len(IDENTITY["ce"]),
         earlier=", ".join(_earlier_trials(sets, store)) or "none",
         identity="".join(_identity(sets, results, compared, IDENTITY)),
         no_neck=_no_neck(sets, results, compared),
         runs=len(store.found),
         hours=sum(result.get("cpu_seconds", 0) for result in store.found.values()) / 3600,
-        chosen=_chosen(sets, results),
         cit="".join(_trials_of_cit(store)),
         terms="".join(_terms(sets, compared)),
         raised=", ".join(_raised(compared)) or "no term",
@@ -226,17 +203,10 @@ def _trials_of_cit(store: Store) -> Iterator[str]:
         yield f"|{gamma}|{weight}|{100 * value:.1f}|\n"
 
 
-def _chosen(sets: Sequence[str], results: Tested) -> str:
-    lines = []
-    for set_name in sets:
-        for method in (*IDENTITY, *NO_NECK):
-            if (set_name, method) in results.tests:
-                own = set(WHOLE_SCHEDULE[set_name]) | {"MODEL.LOSSES.NAME"}
-                settings = {key: value for key, value in results.settings(set_name, method).items() if key not in own}
-                words = [f"{key.rpartition('LOSSES.')[2]} {value}" for key, value in settings.items()]
-                seeds = len(results.tests[set_name, method])
-                lines.append(f"|{set_name}|{method}|{', '.join(words)}|{seeds}|\n")
-    return "".join(lines)
+def _points_that_cit_loses(compared: Sequence[Row]) -> str:
+    wanted = ("triplet", "cit", "map_at_r")
+    points = [-row.value for row in compared if (row.base, row.method, row.measure) == wanted]
+    return f"{min(points):.0f} to {max(points):.0f}" if points else "no"
 
 
 def shown(row: Row) -> str:

@@ -110,11 +110,22 @@ def test_the_page_is_written_from_stored_runs(tmp_path):
     methods |= {"ce_no_neck": values, "ce_cit_no_neck": values - 0.1}
     _store_tests(tmp_path / "whole", "glyphs", methods)
     page = _page(tmp_path)
-    assert "|glyphs|triplet|triplet_tcm|OPIS|-20.0 % [-20.0, -20.0]|" in page
+    rows = (tmp_path / "results" / "whole_networks.csv").read_text()
+    assert "whole networks,glyphs,triplet_tcm,opis,%,-20,-20,-20,triplet," in rows
     assert f"|glyphs|cross-entropy|{100 * values[:, 0].mean():.1f}|" in page
     assert "||+ TCM|**+10.0 points [+10.0, +10.0]**|**+10.0 points" in page
     assert "||+ CIT|**-10.0 points [-10.0, -10.0]**|" in page.partition("Without the neck")[2]
-    assert "|smoothap" not in page
+    assert "smoothap" not in page
+
+
+def test_the_page_keeps_the_section_on_fine_tuned_networks(tmp_path):
+    from fine_tuned_section import START
+
+    section = f"{START}\n## Fine-tuned\n<!-- end -->\n"
+    (tmp_path / "WHOLE_NETWORKS.md").write_text(f"# Old\n\n{section}\n## Old section\n")
+    _store_tests(tmp_path / "whole", "glyphs", {"ce": np.random.default_rng(0).random((3, 4, 20))})
+    page = _page(tmp_path)
+    assert section in page and "Old section" not in page
 
 
 def test_configs_have_the_validated_settings():
