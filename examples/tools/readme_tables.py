@@ -1,6 +1,6 @@
-"""Write the README's tables from measurements; --check tells whether they are up to date.
+"""Write the README's tables and measured sentences; --check tells whether they are up to date.
 
-Each table is between a line `<!-- written by examples/tools/readme_tables.py: NAME -->` and `<!-- end -->`. The data is
+Each is between a line `<!-- written by examples/tools/readme_tables.py: NAME -->` and `<!-- end -->`. The data is
 in examples/evidence/results (guide.json, by run.py; whole_networks.csv and first_run.json, by whole.py) and in
 examples/benchmarks/results.csv.
 """
@@ -28,37 +28,46 @@ FIRST_RUN = {
     "ce_cit": "+ `CITLoss`",
 }
 RESULTS = EXAMPLES / "evidence" / "results"
-NETWORKS = ("omniglot", "glyphs")
+NETWORKS = ("glyphs", "omniglot")  # trained from scratch
+FINE_TUNED = ("omniglot",)
+# term next to an identity loss -> as the table shows it
+TERMS = {
+    "triplet": "PML's `TripletMarginLoss`",
+    "contrastive": "PML's `ContrastiveLoss` on cosines",
+    "tcm": "`TCMLoss`",
+    "cit": "`CITLoss`",
+}
+DECIDED = ("holds", "reversed")
 # name of the paper's page -> title, source, class, what it changes
 PAPERS = {
     "CIT": (
         "Triplet similarity learning on concordance constraint (CIT)",
         "anonymous, under review",
-        "`CITLoss`",
+        "[`CITLoss`](examples/guides/LOSSES.md#cit-next-to-an-identity-loss)",
         "all triplets of a batch, without a margin",
     ),
     "Discriminative": (
         "A theoretically sound upper bound on the triplet loss",
         "Do et al., [CVPR 2019](https://arxiv.org/abs/1904.08720)",
-        "`DiscriminativeLoss`",
+        "[`DiscriminativeLoss`](examples/guides/LOSSES.md)",
         "pulls samples to fixed class centroids; cost linear in the batch",
     ),
     "TCM": (
         "Threshold-consistent margin loss (TCM)",
         "Zhang et al., [ICLR 2024](https://arxiv.org/abs/2307.04047)",
-        "`TCMLoss`, `TCMRegularizer`, `OPIS`",
+        "[`TCMLoss`, `TCMRegularizer`](examples/guides/LOSSES.md#tcm), [`OPIS`](examples/guides/OPIS.md)",
         "aims at one threshold for all classes",
     ),
     "LoOp": (
         "LoOp: looking for optimal hard negative embeddings",
         "Vasudeva et al., [ICCV 2021](https://arxiv.org/abs/2108.09335)",
-        "`LoOp`, `LoOpMiner`",
+        "[`LoOp`, `LoOpMiner`](examples/guides/LOSSES.md#loop-around-your-own-loss)",
         "hard negatives between samples, around any loss on pairs or triplets",
     ),
     "MS": (
         "Multi-similarity loss with general pair weighting",
         "Wang et al., [CVPR 2019](https://arxiv.org/abs/1904.06627)",
-        "`PairWeightingLoss`",
+        "[`PairWeightingLoss`](examples/guides/LOSSES.md#inspect-which-pairs-a-loss-uses)",
         "a pair loss from a weight function",
     ),
 }
@@ -102,18 +111,15 @@ def means(by_metric: Mapping[str, list[float]]) -> list[str]:
 def papers() -> str:
     """The five papers: class, what it changes, and what was measured."""
     averages = json.loads((RESULTS / "guide.json").read_text(encoding="utf-8"))["averages"]
-    least = {}
-    for term in ("tcm", "cit", "triplet", "contrastive"):
-        of_layers = averages[f"id + {term}"]["map_at_r"]["mean"]
-        least[term] = min(of_layers, *changes_of_networks(term))
     loop = [change["map_at_r"] for name, change in averages.items() if name.startswith("LoOp")]
     if any(change["better"] or change["worse"] for change in loop):
         raise SystemExit("README says that LoOp changed nothing decidedly; the results say otherwise")
-    as_good = min(least["triplet"], least["contrastive"])
+    alone = [-float(row["value"]) for row in differences("whole_networks", "triplet", "cit") if row["set"] in NETWORKS]
     verdicts = {
-        "CIT": f"at least {min(changes_of_networks('cit')):+.1f} points in networks; undecided as a layer",
+        "CIT": f"[below](#next-to-an-identity-loss); alone {min(alone):.0f} to {max(alone):.0f} points less than a "
+        "triplet loss, in networks",
         "Discriminative": f"{averages['Discriminative']['map_at_r']['mean']:+.1f} points against a cross-entropy",
-        "TCM": f"at least {least['tcm']:+.1f} points; PML's triplet and contrastive losses at least {as_good:+.1f}",
+        "TCM": "[below](#next-to-an-identity-loss)",
         "LoOp": f"nothing decided in {sum(change['of'] for change in loop)} comparisons with its loss",
         "MS": "with MultiSimilarity's weights it is that loss",
     }
@@ -123,12 +129,44 @@ def papers() -> str:
     return table(["paper", "class", "what it changes", "measured, mAP@R"], rows)
 
 
-def changes_of_networks(term: str) -> list[float]:
-    """Changes of mAP@R by a term next to the cross-entropy, in points, a number for each set."""
-    with (RESULTS / "whole_networks.csv").open(encoding="utf-8", newline="") as file:
+def terms() -> str:
+    """What a term next to an identity loss changes, in points of mAP@R; bold if decided."""
+    averages = json.loads((RESULTS / "guide.json").read_text(encoding="utf-8"))["averages"]
+    studies = [("fine_tuned", f"fine-tuned, {name}", name) for name in FINE_TUNED]
+    studies += [("whole_networks", f"from scratch, {name}", name) for name in NETWORKS]
+    rows = []
+    for term, shown in TERMS.items():
+        cells = []
+        for study, _, set_name in studies:
+            base, method = ("ce", f"ce_{term}") if study == "whole_networks" else ("softmax", f"softmax + {term}")
+            (row,) = [row for row in differences(study, base, method) if row["set"] == set_name]
+            cells.append(in_bold(float(row["value"]), row["verdict"]))
+        of_layers = averages[f"id + {term}"]["map_at_r"]
+        rows.append([shown, *cells, in_bold(of_layers["mean"], of_layers["verdict"])])
+    return table(["added loss", *(heading for _, heading, _ in studies), "layers, mean of 5 sets"], rows)
+
+
+def differences(study: str, base: str, method: str) -> list[dict[str, str]]:
+    """A study's rows of a method's change of mAP@R, one for each set."""
+    with (RESULTS / f"{study}.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    wanted = {"method": f"ce_{term}", "base": "ce", "measure": "map_at_r"}
-    return [float(row["value"]) for row in rows if wanted.items() <= row.items() and row["set"] in NETWORKS]
+    wanted = {"method": method, "base": base, "measure": "map_at_r"}
+    return [row for row in rows if wanted.items() <= row.items()]
+
+
+def in_bold(points: float, verdict: str) -> str:
+    return f"**{points:+.1f}**" if verdict in DECIDED else f"{points:+.1f}"
+
+
+def cohorts() -> str:
+    """What scores normalised by a cohort change."""
+    changes = json.loads((RESULTS / "guide.json").read_text(encoding="utf-8"))["normalised"]
+    of_layers, of_networks = changes["opis"], [-change for change in changes["networks"]["opis"]]
+    return (
+        "Scores [normalised by a cohort](examples/guides/NORMALISED_SCORES.md) lower OPIS by "
+        f"{min(of_layers)} to {max(of_layers)} % in layers and by {min(of_networks)} to {max(of_networks)} % in "
+        "networks; the TAR is undecided in networks.\n"
+    )
 
 
 def speed() -> str:
@@ -156,7 +194,7 @@ def table(headings: list[str], rows: list[list[str]]) -> str:
     return "".join(f"|{'|'.join(line)}|\n" for line in lines)
 
 
-TABLES = {"first run": first_run, "papers": papers, "speed": speed}
+TABLES = {"first run": first_run, "papers": papers, "terms": terms, "cohorts": cohorts, "speed": speed}
 
 
 def rewrite(text: str) -> str:
