@@ -47,6 +47,14 @@ CONFIG and KEY VALUE are columns of rows.csv. `pml-ext check-config` reports wha
 
 [write_pages.py](write_pages.py) writes these pages from [papers.yml](papers.yml) and the configs' comments.
 """
+# paper -> the section of LOSSES.md on it
+SECTIONS = {
+    "CIT": "cit-next-to-an-identity-loss",
+    "Discriminative": "change-one-name",
+    "TCM": "tcm",
+    "LoOp": "loop-around-your-own-loss",
+    "MS": "inspect-which-pairs-a-loss-uses",
+}
 
 
 def read_papers() -> dict[str, Any]:
@@ -80,7 +88,8 @@ def _page(key: str, paper: dict[str, Any], all_rows: list[Row]) -> str:
     everywhere = list(rows[0].notes)
     for row in rows:
         everywhere = [note for note in everywhere if note in row.notes]
-    text = f"# {key}\n\n{paper['title']}. [How to run a row; the claims on other data](README.md).\n\n"
+    links = f"[In your loop](../guides/LOSSES.md#{SECTIONS[key]}); [how to run a row](README.md)"
+    text = f"# {key}\n\n{paper['title']}. {links}.\n\n"
     text += paper["loss"] + "\n"
     text += "".join(f"- {remark}\n" for remark in paper.get("remarks", []))
     if everywhere:
