@@ -252,11 +252,11 @@ def main() -> None:
             name = f"{rate.upper()} {BEYOND:g} × its limit"
             counts[name] = verdicts_beyond(rate, people, draws, known[SPREAD])
         for name, count in counts.items():
-            cells.setdefault(name, [name]).append(" / ".join(str(count[verdict]) for verdict in VERDICTS))
+            cells.setdefault(name, [name]).append("/".join(str(count[verdict]) for verdict in VERDICTS))
             print(people, cells[name], dict(count), flush=True)
             if count["wrong"]:
                 shares = count["right"] / count["wrong"], count["right"] / max(1, count["listed"])
-                doubts.setdefault(name, [name]).append(" / ".join(f"{100 * share:.0f} %" for share in shares))
+                doubts.setdefault(name, [name]).append("/".join(f"{100 * share:.0f}" for share in shares) + " %")
         of_verdicts = table(["new data", *heads], list(cells.values()))
         of_doubts = table(["labels", *heads], list(doubts.values()))
         replace_section(arguments.guide, f"{of_verdicts}\n", VERDICTS_START)

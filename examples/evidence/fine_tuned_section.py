@@ -57,7 +57,7 @@ SUFFIXES = {"r1": ", %", "map_at_r": ", %", "opis": " × 1000", "tar": " at FAR 
 EXPECTED = dict(ALL)
 SECTION = """## Fine-tuned ImageNet networks
 
-Changes of mAP@R, in brackets on how many sets they are decidedly better / worse:
+Changes of mAP@R, in brackets on how many sets they are decidedly better/worse:
 
 {papers}
 
@@ -142,7 +142,7 @@ def _sentence(sides: Mapping[str, str], compared: Sequence[Compared]) -> str:
             points = [of.difference.shown()[0] for of in changes]
             verdicts = [of.verdict for of in changes]
             low_to_high = f"{min(points):+.1f}" + (f" to {max(points):+.1f}" if len(points) > 1 else "")
-            counts = f"{verdicts.count(HOLDS)} / {verdicts.count(REVERSED)} of {len(verdicts)}"
+            counts = f"{verdicts.count(HOLDS)}/{verdicts.count(REVERSED)} of {len(verdicts)}"
             parts.append(f"{words} {low_to_high} points ({counts})")
     return "; ".join(parts) + "." if parts else "has not been tested yet."
 

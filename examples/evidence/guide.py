@@ -69,7 +69,7 @@ tuned|[below](#next-to-an-identity-loss)|
 
 Means over {sets}; OPIS × 1000. Each loss trained a linear layer on frozen ImageNet features, with five seeds, \
 tuned on validation classes ([how](EVIDENCE.md#method)). OPIS is averaged geometrically. In brackets: \
-of how many comparisons the change is decided better / worse. Neighbours often differ by less than their intervals.
+of how many comparisons the change is decided better/worse. Neighbours often differ by less than their intervals.
 
 [OPIS](../guides/OPIS.md) is the variance of the classes' utility at one threshold: 2 × 10⁻³ is a spread of \
 about ±4.5 points. Rejecting every pair lowers it, too, so read it with mAP@R.
@@ -255,12 +255,12 @@ def _table(first: str, rows: Mapping[str, Sequence[str]], measures: Iterable[str
 
 
 def _change(average: Mapping[str, Any], measure: str) -> str:
-    """The mean change, and in brackets of how many comparisons it is decided better / worse."""
+    """The mean change, and in brackets of how many comparisons it is decided better/worse."""
     if measure not in average:
         return ""
     found = average[measure]
     unit = " %" if measure == "opis" else " points"
-    return f"{found['mean']:+.1f}{unit} ({found['better']} / {found['worse']} of {found['of']})"
+    return f"{found['mean']:+.1f}{unit} ({found['better']}/{found['worse']} of {found['of']})"
 
 
 def _of_normalised(numbers: Mapping[str, Any]) -> str:

@@ -38,8 +38,8 @@ own. The best of {identity_trials} short trials of each on validation classes of
 classes), judged by mAP@R, was trained on all training classes. They were not tuned at equal cost: earlier trials, \
 after which these {identity_trials} were written down, are {earlier}.
 
-The rows of the cross-entropy are values, means over queries; below them are changes, means over classes, with 95 % \
-intervals by Student's t over seeds and test classes. So they do not add up exactly. Bold, in this section: decided at \
+The rows of the cross-entropy are values, means over queries; below them are changes, means over classes: points, for \
+OPIS per cent, ± half of the interval, as above. So they do not add up exactly. Bold, in this section: decided at \
 a false discovery rate of 5 % over {compared} comparisons of this study.
 
 |set|loss|R@1, %|mAP@R, %|OPIS × 1000|TAR at FAR 0.1 %, %|
@@ -210,7 +210,7 @@ def _points_that_cit_loses(compared: Sequence[Row]) -> str:
 
 
 def shown(row: Row) -> str:
-    return f"{row.value:+.1f} {row.unit} [{row.low:+.1f}, {row.high:+.1f}]"
+    return f"{row.value:+.1f} ±{(row.high - row.low) / 2:.1f}"
 
 
 def _comparisons(sets: Sequence[str], results: Tested) -> list[Row]:

@@ -113,8 +113,8 @@ def test_the_page_is_written_from_stored_runs(tmp_path):
     rows = (tmp_path / "results" / "whole_networks.csv").read_text()
     assert "whole networks,glyphs,triplet_tcm,opis,%,-20,-20,-20,triplet," in rows
     assert f"|glyphs|cross-entropy|{100 * values[:, 0].mean():.1f}|" in page
-    assert "||+ TCM|**+10.0 points [+10.0, +10.0]**|**+10.0 points" in page
-    assert "||+ CIT|**-10.0 points [-10.0, -10.0]**|" in page.partition("Without the neck")[2]
+    assert "||+ TCM|**+10.0 ±0.0**|**+10.0 ±0.0**|" in page
+    assert "||+ CIT|**-10.0 ±0.0**|" in page.partition("Without the neck")[2]
     assert "smoothap" not in page
 
 

@@ -96,7 +96,7 @@ def first_run() -> str:
     runs = json.loads((RESULTS / "first_run.json").read_text(encoding="utf-8"))["runs"]
     rows = [["random weights", "", *means(runs["untrained"])]]
     for config, losses in FIRST_RUN.items():
-        rows.append([losses, f"`{config}.yml`", *means(runs[config])])
+        rows.append([losses, f"`Glyphs/{config}.yml`", *means(runs[config])])
     seeds = len(runs["untrained"]["precision_at_1"])
     spreads = [100 * stdev(run[metric]) for run in runs.values() for metric in COLUMNS]
     headings = ["losses", "config", *(f"{heading}, %" for heading in COLUMNS.values())]
