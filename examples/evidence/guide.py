@@ -266,11 +266,8 @@ def _change(average: Mapping[str, Any], measure: str) -> str:
 def _of_normalised(numbers: Mapping[str, Any]) -> str:
     opis, tar, total = numbers["opis"], numbers["tar"], numbers["combinations"]
     return (
-        f"OPIS {opis[0]} to {opis[-1]} % lower (decided in {numbers['opis_better']} of {total} combinations of loss "
-        f"and set, higher in {numbers['opis_worse']}), TAR at FAR 0.1 % {tar[0]} to {tar[-1]} points higher "
-        f"(decided in {numbers['tar_better']}, lower in {numbers['tar_worse']}); FAR of strangers "
-        f"{numbers['far'][0]:.2f} to {numbers['far'][-1]:.2f} %, of plain cosines "
-        f"{numbers['far_of_cosines'][0]:.2f} to {numbers['far_of_cosines'][-1]:.2f} %"
+        f"OPIS {opis[0]} to {opis[-1]} % lower ({numbers['opis_better']}/{numbers['opis_worse']} of {total}), "
+        f"TAR at FAR 0.1 % {tar[0]} to {tar[-1]} points higher ({numbers['tar_better']}/{numbers['tar_worse']} of {total})"
     )
 
 
