@@ -265,9 +265,11 @@ def _change(average: Mapping[str, Any], measure: str) -> str:
 
 def _of_normalised(numbers: Mapping[str, Any]) -> str:
     opis, tar, total = numbers["opis"], numbers["tar"], numbers["combinations"]
+    of_opis = f"{numbers['opis_better']}/{numbers['opis_worse']} of {total}"
+    of_tar = f"{numbers['tar_better']}/{numbers['tar_worse']} of {total}"
     return (
-        f"OPIS {opis[0]} to {opis[-1]} % lower ({numbers['opis_better']}/{numbers['opis_worse']} of {total}), "
-        f"TAR at FAR 0.1 % {tar[0]} to {tar[-1]} points higher ({numbers['tar_better']}/{numbers['tar_worse']} of {total})"
+        f"OPIS {opis[0]} to {opis[-1]} % lower ({of_opis}), "
+        f"TAR at FAR 0.1 % {tar[0]} to {tar[-1]} points higher ({of_tar})"
     )
 
 
