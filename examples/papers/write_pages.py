@@ -129,7 +129,8 @@ def _in_order(rows: list[Row], key: str, name: str, experiment: dict[str, Any], 
 
 def _sentences(name: str, experiment: dict[str, Any], rows: int) -> list[str]:
     """Returns what an experiment shows, what reruns it, what the paper and we found, and what is missing."""
-    sentences = [f"**{name}**{f' ({rows} rows)' if rows else ''}: {experiment['shows']}."]
+    count = f" ({rows} row{'s' if rows > 1 else ''})" if rows else ""
+    sentences = [f"**{name}**{count}: {experiment['shows']}."]
     if "command" in experiment:
         runs = f" of {experiment['runs']}" if "runs" in experiment else ""
         sentences.append(f"Command: `{experiment['command']}`{runs}.")
