@@ -127,8 +127,8 @@ Means over the sets; margins, temperatures and scales tuned. “TCM added”: th
 - **CIT.** Do not use it alone: mAP@R {CIT[map_at_r]} against `TripletMarginLoss()`, and whole networks lost \
 {cit_loss:.0f} points of R@1 against a triplet loss.
 
-[EVIDENCE.md](EVIDENCE.md) has the method and the papers' claims, [results/](results/README.md) every comparison. \
-`python examples/evidence/run.py --tables` writes this page from the stored runs.
+[How the evidence was made](EVIDENCE.md) has the method and the papers' claims, [Results as data](results/README.md) \
+every comparison. `python examples/evidence/run.py --tables` writes this page from the stored runs.
 """
 
 

@@ -28,7 +28,7 @@ GROUPS = {
 }
 PAGE = """# The papers' claims, tested
 
-Do the five papers' claims hold when every loss is tuned? [WHICH_LOSS.md](WHICH_LOSS.md) has the advice that \
+Do the five papers' claims hold when every loss is tuned? [Which loss](WHICH_LOSS.md) has the advice that \
 follows.
 
 ## Method
@@ -93,8 +93,8 @@ python examples/evidence/run.py --check     # repeats a tenth of the stored test
 python examples/evidence/run.py --tables    # writes this page and the tables from the stored runs
 ```
 
-All comparisons, settings and tunings are in [results/](results/README.md); [sides.csv](results/sides.csv) has both \
-sides of each comparison: losses, miners, tuples, what was tuned, and what is no default. Batches have {batch} \
+All comparisons, settings and tunings are in [Results as data](results/README.md); [sides.csv](results/sides.csv) has \
+both sides of each comparison: losses, miners, tuples, what was tuned, and what is no default. Batches have {batch} \
 images, {per_class} of a class if not said otherwise.
 """
 
