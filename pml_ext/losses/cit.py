@@ -36,8 +36,8 @@ class CITLoss(EmbeddingLoss):
     K = 128 with the number of triplets.
 
     With γ = 1, a batch whose triplets are all ordered correctly gives no gradient. In our runs CIT alone was worse than
-    a triplet loss: by 3 points of mAP@R for linear layers on frozen features, by 16 to 18 for whole networks
-    (examples/evidence/WHICH_LOSS.md). Combine it with an identity (cross-entropy) loss; the paper does not mention one.
+    a triplet loss: by 3 points of mAP@R for linear layers on frozen features, by 16 to 17 for whole networks.
+    Combine it with an identity (cross-entropy) loss; the paper does not mention one.
 
     Args:
         gamma: γ, the weight of L_e, in [0, 1]. The paper's experiments use 1; it recommends 0.5 as a trade-off.

@@ -50,7 +50,7 @@ class ArcPairReducer(MeanReducer):
 class LoOp(SettingsOfTheWrapped, OurLoss):
     r"""Looking for optimal hard negatives (LoOp): a tuple loss on the closest points of arcs between samples.
 
-    $$d_{LoOp}(x_i, x_k) = \min_{p ∈ A_{ij}, q ∈ A_{kl}} d(p, q)$$
+    $$d_{\text{LoOp}}(x_i, x_k) = \min_{p ∈ A_{ij}, q ∈ A_{kl}} d(p, q)$$
 
     A sample x_i and its partner x_j of the same class span an arc A_ij on the sphere. The distance of a negative pair
     (i, k) becomes the smallest distance between the arcs of its two samples. Positive distances do not change, except

@@ -37,7 +37,7 @@ class VerificationEvaluator(CheckedSettings):
     All methods return a dictionary of floats, with rates as fractions:
 
     - tar_at_far_1e-3, threshold_at_far_1e-3 (one of each per rate): the largest true accept rate whose false accept
-      rate is at most 10^-3, and its threshold (a cosine); a pair is accepted if its score >= threshold. nan for
+      rate is at most 10⁻³, and its threshold (a cosine); a pair is accepted if its score >= threshold. nan for
       rates below smallest_far = 1 / impostors, which need more impostor pairs. See
       `functional.operating_point`.
     - auc, eer: see `functional.roc_auc`, `functional.equal_error_rate`.
@@ -220,7 +220,7 @@ def rates_of(roc: ROC, fars: Sequence[float], others: Sequence[str] = ()) -> dic
 class StreamingVerification(CheckedSettings, Metric):
     """Computes `VerificationEvaluator`'s rates batch by batch, in constant memory (17 MB for cosines).
 
-    A torchmetrics.Metric. Scores are counted in bins of 2^-19 (1.9e-6). A reported threshold is a bin edge; its TAR is
+    A torchmetrics.Metric. Scores are counted in bins of 2⁻¹⁹ (1.9e-6). A reported threshold is a bin edge; its TAR is
     exact over all pairs, and its FAR never exceeds the target. The optimal TAR can be higher by pairs of one bin, which
     `bounds` limits. If torch.distributed is initialised, every rank counts its pairs, and `compute`, called on all
     ranks, sums the counts.

@@ -11,7 +11,7 @@ _COUNTED_AT_ONCE = 2**16  # temporaries stay in the cache
 
 
 class ScoreHistogram:
-    """Counts of genuine and impostor scores in bins of 2^-19 (1.9e-6), in memory independent of their number.
+    """Counts of genuine and impostor scores in bins of 2⁻¹⁹ (1.9e-6), in memory independent of their number.
 
     The width is a power of two and bin edges are its multiples, so rounding moves no score over an edge: operating
     points at the edges are exact. Between edges `tar_bounds`, `auc_bounds` and `eer_bounds` bound the error. Ranks
