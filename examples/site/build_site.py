@@ -93,6 +93,8 @@ function filterRows(text) {
 }
 </script>"""
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
+_SHORT_CODE = re.compile(r"<code>(?=[^<\n]{1,24}</code>)")
+_FLOAT = re.compile(r"\d+\.\d{8,}")
 _OPERATOR = re.compile("<mi>([∈≤≥≠:·×])</mi>")
 # code, a formula, or a "<" that Markdown would take for a tag's
 _TAG = re.compile(r"`[^`]*`|\$\$.*?\$\$|\$[^$\n]+\$|^ *>>> .*?(?=\n\n|\Z)|(<)(?=[A-Za-z/])", re.M | re.S)
@@ -101,14 +103,15 @@ _LINK = re.compile(r"\]\((?!data:)([^)\s#]+)(#[^)\s]*)?\)")
 
 
 class Sections(griffe.Extension):
-    """Sections as the parser wants them: a blank line before each, doctests under Examples; and a class's picture."""
+    """Sections as the parser wants them: a blank line before each, Examples above doctests; and a class's picture."""
 
     def on_object(self, *, obj: griffe.Object, **_: object) -> None:
         if obj.docstring:
             text = _TAG.sub(lambda mark: "&lt;" if mark[1] else mark[0], obj.docstring.value)
             text = re.sub(r"^Source: (.*(?:\n {4}.*)*)", _source, text, flags=re.M)
             text = re.sub(r"\n(?=(?:Args|Attributes|Raises|Returns|Yields):$)", "\n\n", text, flags=re.M)
-            text = _DOCTEST.sub(_examples, text)
+            text = _DOCTEST.sub(_examples, text, count=1)
+            text = _DOCTEST.sub(lambda block: _code(block[0], "pycon"), text)
             text = re.sub(r"(^ *|: )>= ", r"\1≥ ", text, flags=re.M)  # > would begin a quotation
             # Several names of one entry: the parser would take what follows a space for a type.
             text = re.sub(r"^ {4}\w+(, \w+)+(?=: )", lambda names: names[0].replace(", ", ",\u00a0"), text, flags=re.M)
@@ -171,9 +174,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "api/registry": _registries(),
         "command_line": _command_line(),
         "config_keys": _config_keys(),
-        "fastreid_names": _table("FastReID's imports and ours", "guides", "fastreid_names.csv"),
-        "comparisons": _table("All comparisons", "evidence/results", "comparisons.csv", "whole_networks.csv"),
-        "paper_rows": _table("Rows of the papers' tables", "papers", "rows.csv"),
+        "fastreid_names": _table("FastReID's imports and ours", "solver", "guides", "fastreid_names.csv"),
+        "comparisons": _table(
+            "All comparisons", "emoji tcm opis", "evidence/results", "comparisons.csv", "whole_networks.csv"
+        ),
+        "paper_rows": _table("Rows of the papers' tables", "tcm cub", "papers", "rows.csv"),
     }
     for page, text in made.items():
         files.append(File.generated(config, f"{page}.md", content=text))
@@ -188,13 +193,24 @@ def on_page_markdown(markdown: str, /, *, page: Page, config: MkDocsConfig, **_:
 
 
 def on_page_content(content: str, /, **_: object) -> str:
-    """Set formulas as MathML, which browsers show without a script."""
-    return _FORMULA.sub(_mathml, content)
+    """Set formulas as MathML, which browsers show without a script, and mark inline code that fits on a line."""
+    return _SHORT_CODE.sub('<code class="short">', _FORMULA.sub(_mathml, content))
+
+
+def on_post_page(output: str, /, **_: object) -> str:
+    """Remove the attribute that makes the theme's script fetch the repository's stars from api.github.com."""
+    return output.replace(' data-md-component="source"', "")
+
+
+on_post_template = on_post_page  # 404.html
 
 
 def _mathml(found: re.Match[str]) -> str:
     display = "block" if found[1] == "div" else "inline"
-    formula = convert(html.unescape(found[2]), display=display)
+    formula = html.unescape(found[2])
+    if display == "block":
+        formula = re.sub(r"\\(min|max)_", r"\\\1\\limits_", formula)
+    formula = convert(formula, display=display)
     # The converter takes these characters for variables, which have no space around them.
     formula = _OPERATOR.sub(r"<mo>\1</mo>", formula)
     return f'<{found[1]} class="formula">{formula}</{found[1]}>'
@@ -265,7 +281,7 @@ def _summary(module: str, name: str) -> str:
     """The first paragraph of a docstring, for a cell of a table."""
     thing = getattr(import_module(module), name)
     if not callable(thing):
-        return f"a {type(thing).__name__}"
+        return "functions of pair weights by name"  # WEIGHTINGS
     text = inspect.getdoc(thing) or ""
     return text.partition("\n\n")[0].replace("\n", " ").replace("|", "\\|")
 
@@ -338,15 +354,16 @@ def _config_keys() -> str:
     for key, default, meaning in config_keys():
         parent = key.partition(".")[0] if "." in key else ""
         link = f'<a id="{key}" href="#{key}"><code>{key}</code></a>'
-        cells = [link, f"`{type(default).__name__}`", f"`{default!r}`", html.escape(meaning).replace("|", "\\|")]
+        value = _FLOAT.sub(lambda number: f"{float(number[0]):g}", repr(default))
+        cells = [link, f"`{type(default).__name__}`", f"`{value}`", html.escape(meaning).replace("|", "\\|")]
         parts.setdefault(parent, []).append(f"| {' | '.join(cells)} |\n")
     head = "| key | type | default | meaning |\n|---|---|---|---|\n"
     tables = [f"{f'## {part}' if part else ''}\n\n{head}{''.join(rows)}" for part, rows in parts.items()]
     return f"# Config keys\n\n{about}\n\n" + "\n".join(tables)
 
 
-def _table(title: str, folder: str, *names: str) -> str:
-    """CSV files of one schema as a table, with a field that filters its rows."""
+def _table(title: str, search: str, folder: str, *names: str) -> str:
+    """CSV files of one schema as a table, with a field that filters its rows, e.g. by the words in `search`."""
     columns: list[str] = []
     body = ""
     for name in names:
@@ -356,8 +373,8 @@ def _table(title: str, folder: str, *names: str) -> str:
             cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row)
             body += f"<tr>{cells}</tr>\n"
     head = "".join(f"<th>{column.replace('_', ' ')}</th>" for column in columns)
-    table = f"<table id='rows'><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
-    field = "<input id='filter' placeholder='Filter, e.g. emoji tcm opis' oninput='filterRows(this.value)'>"
+    table = f"<table id='rows' data-file='{names[0]}'><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
+    field = f"<input id='filter' placeholder='Filter, e.g. {search}' oninput='filterRows(this.value)'>"
     front = "---\nhide: [navigation, toc]\nsearch: {exclude: true}\n---\n"
     return f"{front}# {title}\n\n<p>{field}</p>\n\n{table}\n\n{_FILTER}"
 
