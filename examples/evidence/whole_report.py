@@ -76,7 +76,7 @@ seeds.
 `python examples/evidence/whole.py` trains what is missing and writes this page; `--tables` only writes it.
 """
 
-NO_NECK_TEXT = """Without the neck, so that all losses read the same features:
+NO_NECK_TEXT = """Without the neck, with the same trials and five seeds:
 
 |set|loss|R@1, %|mAP@R, %|OPIS × 1000|TAR at FAR 0.1 %, %|
 |---|---|---|---|---|---|
