@@ -61,12 +61,12 @@ Changes of mAP@R, in brackets on how many sets they are decidedly better/worse:
 
 {papers}
 
-All layers of EfficientNet-Lite0 were trained from its ImageNet weights, with its batch norms' statistics kept: {runs} \
-runs, {hours:.1f} hours of one core. The frozen network is the same without training.
+All layers of EfficientNet-Lite0 were trained from its ImageNet weights, its batch norms' statistics kept: {runs} \
+runs, {hours:.1f} hours of one core. The frozen network was not trained.
 
 Each side had {trials} trials on validation classes (30 % of the training classes): three rates of the backbone, each \
 with a batch-norm neck and with a linear layer of 128 dimensions; its own settings were drawn. Only a cross-entropy \
-reads the features after the neck. A trial was measured after 20, 60 and 180 steps of 16 classes × 4 images, until its \
+reads what follows the neck. A trial was measured after 20, 60 and 180 steps of 16 classes × 4 images, until its \
 mAP@R fell. The best setting was trained on all training classes with five seeds, and tested on classes that nothing \
 had seen.
 
@@ -78,8 +78,8 @@ classes, for OPIS per cent. Bold: decided at a false discovery rate of 5 % over 
 The best trial of each head on validation classes, mAP@R in %:
 
 {heads}
-Each side was tuned once, and intervals do not contain the spread of tuning. Ranges were not extended: of {chosen} \
-chosen backbone rates {edges} are the lowest or highest that was tried. Images had 64 × 64 pixels, photographs 96 × \
+Each side was tuned once, and intervals do not contain the spread of tuning. Ranges were not extended: {edges} of \
+{chosen} chosen backbone rates are at an end of the range. Images had 64 × 64 pixels, photographs 96 × \
 96. `python examples/evidence/fine_tuned.py` trains what is missing and writes this section; \
 [fine_tuned.csv](results/fine_tuned.csv) has every value and the chosen settings.
 """

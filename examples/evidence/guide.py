@@ -113,7 +113,7 @@ With two images of a class the two are equal.
 {swaps}
 
 Against the same loss on LoOp's own tuples, of five losses: mAP@R {LoOp[map_at_r]}; with two images of a class \
-{loop_of_two[map_at_r]}.
+{loop_of_two[map_at_r]}. [Fine-tuned](WHOLE_NETWORKS.md#fine-tuned-imagenet-networks) on one set.
 
 ## All losses
 

@@ -63,8 +63,6 @@ FAR of strangers. In brackets: for how many losses it is better / worse, after a
 comparisons.
 
 {by_cohort}
-By the judged identities themselves as the cohort, which reports refuse, the FAR of strangers was {judged}.
-
 ## By the number of cohort identities
 
 Other test identities, k = 10, λ = 1: change of OPIS, that of TAR in points, and the FAR of strangers.
@@ -187,7 +185,6 @@ def write_normalised(folder: Path, results: Tested, sets: Sequence[str]) -> dict
         "far": f"{numbers['far'][0]:.2f} to {numbers['far'][-1]:.2f}",
         "far_of_cosines": f"{numbers['far_of_cosines'][0]:.2f} to {numbers['far_of_cosines'][-1]:.2f}",
         "fars": _seeds_of_fars(found, sets),
-        "judged": ", ".join(f"{100 * _far(of_set(found, name), 'the judged'):.2f} % on {name}" for name in sets),
         "losses": len(BASES),
         "seeds": numbers["seeds"],
         "comparisons": len(differences),

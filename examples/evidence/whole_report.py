@@ -67,11 +67,11 @@ seeds.
 {reid}
 ## How far to trust it
 
-- Intervals do not contain the spread of tuning: each method was tuned once.
+- Each method was tuned once.
 - Trials of about 90 steps favour losses that learn fast.
 - Ranges were not extended if the best value was at their end, as most values chosen next to an identity loss are.
 - Training the same seeds again after the identity sampler was rewritten changed runs by up to 3.2 points of R@1 and \
-27 % of OPIS. Where there are such second runs, they count.
+27 % of OPIS. Second runs count.
 
 `python examples/evidence/whole.py` trains what is missing and writes this page; `--tables` only writes it.
 """

@@ -2,9 +2,11 @@
 target_coverage.py on few, small sets."""
 
 import csv
+import sys
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -21,18 +23,19 @@ POPULATIONS = ("Gaussian", "crowded", "heavy-tailed")
 
 
 def load(name):
+    """A script, which imports others of its folder."""
     spec = spec_from_file_location(name, PAGE.with_name(f"{name}.py"))
     module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with patch.object(sys, "path", [str(PAGE.parent), *sys.path]):
+        spec.loader.exec_module(module)
     return module
 
 
-strangers = load("strangers")
+strangers, END = load("strangers"), load("sections").END
 
 
 @pytest.fixture
-def targets(monkeypatch):
-    monkeypatch.syspath_prepend(str(PAGE.parent))  # it imports strangers
+def targets():
     return load("target_coverage")
 
 
@@ -123,8 +126,8 @@ def test_the_page_shows_the_results():
     with (PAGE.parent / "results" / "strangers.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["condition"] for row in rows[::8]] == [condition.name for condition in strangers.CONDITIONS]
-    section = strangers.section_of(rows, int(rows[0]["draws"]))
-    assert f"{strangers.START}\n{section}{strangers.END}" in PAGE.read_text(encoding="utf-8")
+    section = strangers.section(rows, int(rows[0]["draws"]))
+    assert f"{strangers.START}\n{section}{END}" in PAGE.read_text(encoding="utf-8")
 
 
 def test_each_script_keeps_the_section_of_the_other(tmp_path, monkeypatch):
@@ -135,7 +138,7 @@ def test_each_script_keeps_the_section_of_the_other(tmp_path, monkeypatch):
         monkeypatch.setattr("sys.argv", ["", "--page", str(page), "--results", str(results)])
         strangers.main()
         before, _, rest = page.read_text(encoding="utf-8").partition(strangers.START)
-        assert before == "# Title\n\ntext\n\n" and rest.count("|few|") == 1 and rest.endswith(f"{strangers.END}\n")
+        assert before == "# Title\n\ntext\n\n" and rest.count("|few|") == 1 and rest.endswith(f"{END}\n")
     intervals = load("interval_coverage")
     assert intervals.with_other_section("# New\n", page) == f"# New\n\n{strangers.START}{rest}"
     assert intervals.with_other_section("# New\n", tmp_path / "none.md") == "# New\n"
@@ -153,4 +156,4 @@ def test_the_page_shows_the_results_of_targets_with_confidence(targets):
         rows = list(csv.DictReader(file))
     assert len(rows) == 2 * len(targets.PEOPLE) * len(targets.TARGETS)
     section = targets.confidence_section(rows)
-    assert f"{targets.CONFIDENCE_START}\n{section}{strangers.END}" in PAGE.read_text(encoding="utf-8")
+    assert f"{targets.CONFIDENCE_START}\n{section}{END}" in PAGE.read_text(encoding="utf-8")

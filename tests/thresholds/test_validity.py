@@ -289,8 +289,8 @@ def test_the_guides_verdicts_keep_what_it_promises():
     rows = {}
     for line in re.findall(r"^\| ?(.+?) ?\|$", guide.read_text(encoding="utf-8"), re.M):
         name, *cells = re.split(r" ?\| ?", line)
-        if all(re.fullmatch(r"\d+ / \d+ / \d+", cell) for cell in cells):
-            rows[name] = [[int(count) for count in cell.split(" / ")] for cell in cells]
+        if all(re.fullmatch(r"\d+/\d+/\d+", cell) for cell in cells):
+            rows[name] = [[int(count) for count in cell.split("/")] for cell in cells]
     assert len(rows) == 13 and all(sum(counts) == 100 for cells in rows.values() for counts in cells)
     assert len(rows["same"]) == 3 and all(fails <= 5 for _, _, fails in rows["same"])
     for name in ("FAR 1.5 × its limit", "FRR 1.5 × its limit"):
