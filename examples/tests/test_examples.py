@@ -18,7 +18,7 @@ _WITH_ARGUMENTS = ("tracker", "decide_with_numpy", "ported_project")
 FOLDER = Path(__file__).parents[2] / "examples" / "scripts"
 OTHERS = (  # with tests of their own
     "draw_letters", "smooth_ap_of_any_batch", "verification", "fastreid_metric_faults",
-    "opis_far_range", "tune_with_optuna", "with_distributed_wrapper", *_WITH_ARGUMENTS,
+    "fastreid_gradient_buffer", "opis_far_range", "tune_with_optuna", "with_distributed_wrapper", *_WITH_ARGUMENTS,
 )  # fmt: skip
 TRAINING = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in OTHERS)
 NEEDS = {"swap_in_hydra_target": "hydra", "swap_in_lightning": "lightning", "tune_with_optuna": "optuna"}
@@ -91,6 +91,11 @@ def test_faults_of_other_metrics_are_shown(printed_by):
     assert ties > pessimistic + 0.01
     assert (negative_scores, equal_labels, precision) == (0, 1, 0)
     assert average_precision == pytest.approx(pessimistic, abs=0.02)
+
+
+def test_the_gradient_buffer_is_dropped_unless_it_is_set_to_zero(printed_by):
+    dropped, kept = (float(line.split()[-1]) for line in printed_by("fastreid_gradient_buffer").splitlines())
+    assert dropped == 0 and 0.05 < kept < 0.2  # ten steps of Adam at 0.01
 
 
 def test_opis_depends_on_the_calibration_range(printed_by):
