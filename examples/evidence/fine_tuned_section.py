@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from claims import ALL
@@ -108,7 +108,7 @@ def write_section(folder: Path, store: Store, sets: Sequence[str]) -> None:
         papers="\n".join(f"- **{paper}** {_sentence(sides, compared)}" for paper, sides in PAPERS.items()),
         runs=len(store.found),
         hours=sum(result["seconds"] for result in store.found.values()) / 3600,
-        trials=max((len(_trials(store, name, side)) for name, side in tested), default=0),
+        trials=max((_number_of_trials(store, name, side) for name, side in tested), default=0),
         family=len(compared),
         tables="\n".join(_table(store, results, name, compared) for name in sets),
         heads=_heads(store, sets),
@@ -151,14 +151,14 @@ def _table(store: Store, results: Tested, set_name: str, compared: Sequence[Comp
     """A set's values and changes, and the sides of which no trial was better than the frozen network."""
     headings = [set_name, *(HEADINGS[measure] + SUFFIXES[measure] for measure in HEADINGS)]
     lines = [headings, ["---"] * len(headings), [NAMES[FROZEN], *_values(results, set_name, FROZEN)]]
-    of_frozen = max(_trials(store, set_name, FROZEN).values(), default=0.0)
+    of_frozen = max(map(_accuracy, _validated(store, set_name, FROZEN)), default=0.0)
     failed = []
     for side in BASES:
         if (set_name, side) in results.tests:
             changes = [of for of in compared if (of.set_name, of.side) == (set_name, side)]
             values = zip(_values(results, set_name, side), changes, strict=True)
             lines.append([NAMES[side], *(f"{value} ({_shown(change)})" for value, change in values)])
-        elif max(_trials(store, set_name, side).values(), default=np.inf) <= of_frozen:
+        elif max(map(_accuracy, _validated(store, set_name, side)), default=np.inf) <= of_frozen:
             failed.append(NAMES[side])
     text = "\n".join(f"|{'|'.join(line)}|" for line in lines) + "\n"
     if failed:
@@ -176,14 +176,20 @@ def _shown(compared: Compared) -> str:
     return f"**{text}**" if compared.verdict in (HOLDS, REVERSED) else text
 
 
-def _trials(store: Store, set_name: str, side: str) -> dict[str, float]:
-    """The best mAP@R of each trial, by its settings without the number of steps."""
-    best: dict[str, float] = {}
-    for result in store.found.values():
-        if (result["set"], result["stage"], result["method"]) == (set_name, VALIDATION, side):
-            settings = repr({key: value for key, value in result["settings"].items() if key != "steps"})
-            best[settings] = max(result["metrics"]["map_at_r"], best.get(settings, 0.0))
-    return best
+def _validated(store: Store, set_name: str, side: str) -> list[dict[str, Any]]:
+    """A side's results on a set's validation classes."""
+    wanted = {"set": set_name, "stage": VALIDATION, "method": side}
+    return [result for result in store.found.values() if wanted.items() <= result.items()]
+
+
+def _accuracy(result: Mapping[str, Any]) -> float:
+    return float(result["metrics"]["map_at_r"])
+
+
+def _number_of_trials(store: Store, set_name: str, side: str) -> int:
+    """A side's trials differ in the backbone's rate or in the head."""
+    settings = [result["settings"] for result in _validated(store, set_name, side)]
+    return len({(of_trial["backbone_rate"], of_trial["head"]) for of_trial in settings})
 
 
 def _heads(store: Store, sets: Sequence[str]) -> str:
@@ -194,9 +200,9 @@ def _heads(store: Store, sets: Sequence[str]) -> str:
     for side in BASES:
         cells = []
         for set_name in sets:
-            trials = _trials(store, set_name, side)
+            validated = _validated(store, set_name, side)
             for head in heads:
-                values = [value for settings, value in trials.items() if f"'head': '{head}'" in settings]
+                values = [_accuracy(result) for result in validated if result["settings"]["head"] == head]
                 cells.append(f"{100 * max(values):.1f}" if values else "")
         if any(cells):
             lines.append([NAMES[side], *cells])

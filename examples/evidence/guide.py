@@ -1,6 +1,5 @@
 """Writes WHICH_LOSS.md, and the numbers of the README's table, from the stored results."""
 
-import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,6 @@ from tested import Judged, Tested, Verdicts
 
 from pml_ext._shared.files import write_atomically
 
-WHOLE_NETWORKS = Path(__file__).parent / "results" / "whole_networks.csv"
 # method -> its name in the table of losses
 NAMES = {
     MS: "MultiSimilarity, or PairWeighting with its weights",
@@ -88,7 +86,7 @@ layer. Next to a cross-entropy of tuned rates, TCM at its defaults gained little
 Without the identity loss the triplet loss and TCM reach as much, which was not tested: mAP@R {accuracy[triplet]} \
 for the tuned triplet loss alone and {accuracy[tcm]} for TCM alone, OPIS {opis[triplet]} and {opis[tcm]}. With the \
 identity loss: {accuracy[id + triplet]} and {accuracy[id + tcm]}, {opis[id + triplet]} and {opis[id + tcm]}. [Whole \
-networks](WHOLE_NETWORKS.md) were trained from scratch with a cross-entropy and each of the four.
+networks](WHOLE_NETWORKS.md) were trained with a cross-entropy and each of the four, too.
 
 TCM with weights of 1, as here, has the value and gradient of PML's `ContrastiveLoss` on cosines with the same \
 margins. The latter was tuned with other margins to try: mAP@R {accuracy[contrastive]} alone. The difference from TCM \
@@ -113,7 +111,7 @@ With two images of a class the two are equal.
 {swaps}
 
 Against the same loss on LoOp's own tuples, of five losses: mAP@R {LoOp[map_at_r]}; with two images of a class \
-{loop_of_two[map_at_r]}. [Fine-tuned](WHOLE_NETWORKS.md#fine-tuned-imagenet-networks) on one set.
+{loop_of_two[map_at_r]}. The same in [fine-tuned networks](WHOLE_NETWORKS.md#fine-tuned-imagenet-networks).
 
 ## All losses
 
@@ -124,8 +122,8 @@ Means over the sets; margins, temperatures and scales tuned. “TCM added”: th
 ## More
 
 - **Normalised scores.** [All cohorts](NORMALISED.md).
-- **CIT.** Do not use it alone: mAP@R {CIT[map_at_r]} against `TripletMarginLoss()`, and whole networks lost \
-{cit_loss:.0f} points of R@1 against a triplet loss.
+- **CIT.** Do not use it alone: mAP@R {CIT[map_at_r]} against `TripletMarginLoss()`. Also in \
+[small networks](WHOLE_NETWORKS.md#small-networks-from-scratch-next-to-an-identity-loss).
 
 [How the evidence was made](EVIDENCE.md) has the method and the papers' claims, [Results as data](results/README.md) \
 every comparison. `python examples/evidence/run.py --tables` writes this page from the stored runs.
@@ -211,7 +209,6 @@ def _page(numbers: Mapping[str, Any], sets: Sequence[str]) -> str:
         with_tcm=(with_tcm[0], with_tcm[-1]),
         sets=", ".join(sets),
         all=_table("loss", {NAMES[name]: _values(means, SHOWN) for name, means in losses.items()}, SHOWN),
-        cit_loss=_points_that_cit_loses(),
         identity=_changes(losses["id"], {f"+ {TERMS[term]}": averages[f"id + {term}"] for term in TERMS}),
         strength_sets=", ".join(numbers["strength"]["sets"]),
         loop_of_two={measure: _change(of_two, measure) for measure in of_two},
@@ -271,11 +268,3 @@ def _of_normalised(numbers: Mapping[str, Any]) -> str:
         f"OPIS {opis[0]} to {opis[-1]} % lower ({of_opis}), "
         f"TAR at FAR 0.1 % {tar[0]} to {tar[-1]} points higher ({of_tar})"
     )
-
-
-def _points_that_cit_loses() -> float:
-    """Mean loss of R@1 of whole networks trained with CIT instead of a triplet loss, in points."""
-    with WHOLE_NETWORKS.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    wanted = {"study": "whole networks", "method": "cit", "base": "triplet", "measure": "r1"}
-    return -float(np.mean([float(row["value"]) for row in rows if wanted.items() <= row.items()]))

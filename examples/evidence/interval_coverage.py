@@ -4,7 +4,7 @@
 with a threshold for FAR 1 %, and its intervals are compared with what this threshold does to the population, measured
 on 400 sets of 600 people (searches: on 40 of them). All that for sets of three sizes.
 
-`python examples/evidence/interval_coverage.py` writes INTERVALS.md beside it; --sets and --reference for fewer.
+`python examples/evidence/interval_coverage.py` writes the first section of INTERVALS.md; --sets and --reference for fewer.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sections import replace_section
 from torch import Tensor
 
 from pml_ext.functional import identification
@@ -27,10 +28,9 @@ SETS_OF_PAIRS = 10  # for each set of searches; pairs are cheap, and FAR varies 
 SIZES = ((40, 8), (100, 20), (200, 40), (40, 20))  # people in a set, and in a gallery
 EDGES = np.linspace(-1, 1, 4001)  # of bins of cosines
 GRID = np.linspace(0.6, 0.98, 20)  # of cosines, between which the rates of searches are interpolated
-PAGE = """# Do the intervals hold what they promise?
-
-`python examples/evidence/interval_coverage.py --sets {sets} --reference {reference}` writes this
-page: {sets} sets of each size from one synthetic population,
+START = "<!-- interval_coverage.py -->"
+SECTION = """`python examples/evidence/interval_coverage.py --sets {sets} --reference {reference}` writes this
+section: {sets} sets of each size from one synthetic population,
 {samples} samples of each person, each set with a threshold for FAR {far:g}. An interval of 95 % should hold
 the population's value in about 95 % of the sets; by chance, shares differ from that by ±{chance:.1f} points. In sets
 of 40 people, intervals of FPIR are wider than they need be.
@@ -109,13 +109,6 @@ def measure(people: int, gallery: int, sets: int, population: Population) -> dic
     return {name: f"{100 * inside[name] / count:.1f} %" for name, count in known.items()}
 
 
-def with_other_section(page: str, path: Path) -> str:
-    """Returns the page with the section that strangers.py wrote into the file, if there is one."""
-    previous = path.read_text(encoding="utf-8") if path.exists() else ""
-    _, marker, section = previous.partition("<!-- strangers.py -->")
-    return f"{page}\n{marker}{section}" if marker else page
-
-
 def line_of(name: str, cells: list[str]) -> str:
     return f"|{name}|{'|'.join(cells)}|\n"
 
@@ -125,7 +118,7 @@ def main() -> None:
     parser.add_argument("--sets", type=int, default=1000)
     parser.add_argument("--reference", type=int, default=40, help="sets of 600 people for the true rates")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "INTERVALS.md")
+    parser.add_argument("--page", type=Path, default=Path(__file__).parent / "INTERVALS.md")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     population = Population(arguments.reference, torch.Generator().manual_seed(7))
@@ -145,8 +138,7 @@ def main() -> None:
         "rule": "---|" * len(SIZES),
         "rows": rows,
     }
-    page = PAGE.format(**values)
-    arguments.output.write_text(with_other_section(page, arguments.output), encoding="utf-8")
+    replace_section(arguments.page, SECTION.format(**values), START)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@ target_coverage.py on few, small sets."""
 
 import csv
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -140,8 +141,13 @@ def test_each_script_keeps_the_section_of_the_other(tmp_path, monkeypatch):
         before, _, rest = page.read_text(encoding="utf-8").partition(strangers.START)
         assert before == "# Title\n\ntext\n\n" and rest.count("|few|") == 1 and rest.endswith(f"{END}\n")
     intervals = load("interval_coverage")
-    assert intervals.with_other_section("# New\n", page) == f"# New\n\n{strangers.START}{rest}"
-    assert intervals.with_other_section("# New\n", tmp_path / "none.md") == "# New\n"
+    monkeypatch.setattr("sys.argv", ["", "--page", str(page), "--sets", "1", "--reference", "1"])
+    for name, value in {"SIZES": ((20, 4),), "SETS_OF_PAIRS": 1, "ProcessPoolExecutor": ThreadPoolExecutor}.items():
+        monkeypatch.setattr(intervals, name, value)
+    intervals.main()
+    kept, _, written = page.read_text(encoding="utf-8").partition(intervals.START)
+    assert kept.rstrip() == f"# Title\n\ntext\n\n{strangers.START}{rest}".rstrip()
+    assert "|FPIR|" in written and written.endswith(f"{END}\n")
 
 
 def test_a_target_with_confidence_holds_for_strangers_and_one_without_does_not(targets):
