@@ -4,7 +4,8 @@
 with a threshold for FAR 1 %, and its intervals are compared with what this threshold does to the population, measured
 on 400 sets of 600 people (searches: on 40 of them). All that for sets of three sizes.
 
-`python examples/evidence/interval_coverage.py` writes the first section of INTERVALS.md; --sets and --reference for fewer.
+`python examples/evidence/interval_coverage.py` writes the first section of INTERVALS.md; fewer sets by --sets and
+--reference.
 """
 
 import argparse
