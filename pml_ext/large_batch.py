@@ -70,8 +70,9 @@ def step(
     if chunk < len(inputs[0]) and uses_statistics:
         warn_once(
             model,
-            f"batch norm uses the statistics of chunks of {chunk} samples, not of the complete batch. Freeze it "
+            "batch norm uses the statistics of chunks of %d samples, not of the complete batch. Freeze it "
             "(evaluation mode) to avoid this",
+            chunk,
         )
     alone = getattr(model, "no_sync", nullcontext)
     bare = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model

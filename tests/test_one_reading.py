@@ -282,7 +282,7 @@ def config_of(folder, name):
     return cfg
 
 
-def test_copies_across_training_queries_and_gallery(tmp_path, caplog):
+def test_copies_across_training_queries_and_gallery(tmp_path, caplog, monkeypatch):
     for number in range(12):
         image(tmp_path / f"{number}.png", number)
     (tmp_path / "renamed.png").write_bytes((tmp_path / "0.png").read_bytes())  # of a training image
@@ -299,6 +299,13 @@ def test_copies_across_training_queries_and_gallery(tmp_path, caplog):
         "1 of 4 gallery images of file:t.csv are copies of training images (renamed.png = 0.png)",
     ], "5.png is of the query's camera, so no search finds it"
     assert all(line in caplog.text for line in copies)
+    notes = {}
+    for most in (8, 7, 5):
+        monkeypatch.setattr("pml_ext.runner.data.datasets.image_check.MOST_FILES", most)
+        notes[most] = DataModule(config_of(tmp_path, "file:t.csv")).notes
+    assert notes[8] == copies
+    assert notes[7] == ["no copies of training images were looked for: there are more than 7 images", copies[0]]
+    assert notes[5] == ["no copies were looked for: the test sets have more than 5 images"]
 
 
 @pytest.mark.parametrize("combined", [False, True])

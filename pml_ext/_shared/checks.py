@@ -273,12 +273,12 @@ def check_choice(value: object, known: Iterable[str], name: str) -> None:
         raise ArgumentError(name, f"must be one of {', '.join(map(repr, known))}; got {value!r}")
 
 
-def warn_once(owner: object, message: str) -> None:
-    """Warn once per object instead of at every training step."""
-    if getattr(owner, "_has_warned", False):
-        return
-    owner._has_warned = True  # type: ignore[attr-defined]
-    warn_caller(message)
+def warn_once(owner: object, message: str, *numbers: int) -> None:
+    """Warn once per object and message, instead of at every training step; `numbers` fill the %d of the message."""
+    said: set[str] = owner.__dict__.setdefault("_warned", set())
+    if message not in said:
+        said.add(message)
+        warn_caller(message % numbers if numbers else message)
 
 
 def warn_caller(message: str) -> None:

@@ -152,8 +152,10 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
         if not negatives or not positives:
             warn_once(
                 self,
-                f"LoOp: this batch has {positives} positive and {negatives} negative pairs, and LoOp needs both; the "
-                "wrapped loss is computed without LoOp",
+                "LoOp: this batch has %d positive and %d negative pairs, and LoOp needs both; the wrapped loss is "
+                "computed without LoOp",
+                positives,
+                negatives,
             )
         elif not injected.was_read and not is_mined and _has_triplet(labels, ref_labels):
             raise TypeError(
@@ -180,8 +182,10 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
             if used < len(on_arc):
                 warn_once(
                     self,
-                    f"LoOp(positives='arc') used {used} of {len(on_arc)} {kind} of the indices_tuple: those whose "
-                    "positive pair is an arc, that is, consecutive samples of a class. Omit positives to use all",
+                    f"LoOp(positives='arc') used %d of %d {kind} of the indices_tuple: those whose positive pair is an "
+                    "arc, that is, consecutive samples of a class. Omit positives to use all",
+                    used,
+                    len(on_arc),
                 )
             count = 3 if len(indices_tuple) == 3 else 2
             return *(part[on_arc] for part in indices_tuple[:count]), *indices_tuple[count:]

@@ -105,4 +105,4 @@ def test_an_equal_row_of_another_set_is_a_positive(name):
     value = SelfSupervisedLoss(loss, symmetric=False)(x, x.detach().clone())
     expected = loss(x, alone, None, x.detach().clone(), alone.clone())
     assert_close(value, expected)
-    assert not loss.__dict__.get("_has_warned")
+    assert not loss.__dict__.get("_warned")

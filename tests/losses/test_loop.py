@@ -235,7 +235,9 @@ def test_indices_tuple_is_handed_on():
             warned = contextlib.nullcontext()
     not_an_arc = torch.tensor([0]), torch.tensor([5]), torch.tensor([4])
     loss = LoOp(losses.TripletMarginLoss(margin=5), positives="arc")
-    with pytest.warns(UserWarning, match=r"used 0 of 1 positive pairs of the indices_tuple"):
+    with pytest.warns(UserWarning, match="has 90 positive and 0 negative pairs"):
+        loss(x, torch.zeros_like(labels))
+    with pytest.warns(UserWarning, match=r"used 0 of 1 positive pairs of the indices_tuple"):  # another warning
         assert loss(x, labels, (*not_an_arc[:2], *not_an_arc[::2])).item() == 0
 
 

@@ -1,4 +1,4 @@
-"""Writes checkpoints atomically, and checks that a run can resume one. `trainer.py` chooses the best.
+"""Writes checkpoints atomically, and checks that a run can resume one.
 
 There is no random state to restore: `TrainingModule.on_train_batch_start` seeds each step from SEED, epoch, step and
 rank.
@@ -7,6 +7,7 @@ Class vectors of Partial FC are in .safetensors files next to last.ckpt: each ra
 of ranks can read them. A checkpoint records their folder, which is complete before the checkpoint is written.
 """
 
+import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import IO, Any
 import torch
 import yaml
 from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.pytorch.callbacks import ModelCheckpoint
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -25,7 +27,7 @@ from pml_ext._shared.errors import UserError
 from pml_ext._shared.files import replacing, require_recorded_sha256, sha256_of, sha256_record, write_atomically
 from pml_ext.losses import PartialFC
 from pml_ext.losses.row_sparse_steps import has_rows
-from pml_ext.runner.config.files import CHECKPOINTS, LAST
+from pml_ext.runner.config.files import BEST, CHECKPOINTS, LAST
 from pml_ext.runner.config.part_keys import arguments_of, keys_of, node_of
 from pml_ext.runner.config.yaml_file import value_of
 from pml_ext.runner.registry import OPTIMIZER_REGISTRY, SCHEDULER_REGISTRY, Entry
@@ -76,6 +78,30 @@ class WholeCheckpoints(TorchCheckpointIO):
             for folder in path.parent.glob(CLASS_FOLDERS):
                 if folder.name != checkpoint[CLASSES]["folder"]:
                     shutil.rmtree(folder, ignore_errors=True)
+
+
+class BestCheckpoint(ModelCheckpoint):
+    """best.ckpt. Its score is the one to beat in a resumed run, also if the run was moved to another folder.
+
+    Lightning forgets the score there, so that the next validation would overwrite a better network.
+    """
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        super().__init__(
+            folder, Path(BEST).stem, auto_insert_metric_name=False, enable_version_counter=False, **options
+        )
+        self._file = os.path.join(str(self.dirpath), BEST)  # as Lightning names it
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        score = state_dict["best_model_score"]
+        if score is not None and Path(self._file).is_file():
+            self.record(score)
+
+    def record(self, score: Tensor) -> None:
+        """Take this for the score of the file."""
+        self.best_model_path = self.kth_best_model_path = self._file
+        self.best_model_score = self.kth_value = score
+        self.best_k_models = {self._file: score}
 
 
 def save_classes(checkpoint: dict[str, Any], name: str, loss: PartialFC, optimizer: Optimizer, folder: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.profilers import SimpleProfiler
 from yacs.config import CfgNode as CN
 
@@ -19,7 +18,13 @@ from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.files import BEST, CHECKPOINTS, LAST
 from pml_ext.runner.data.samplers import steps_per_epoch
 from pml_ext.runner.engine.callbacks import freeze_callbacks
-from pml_ext.runner.engine.checkpoints import check_resumable, last_checkpoint, steps_of, with_recorded_norm
+from pml_ext.runner.engine.checkpoints import (
+    BestCheckpoint,
+    check_resumable,
+    last_checkpoint,
+    steps_of,
+    with_recorded_norm,
+)
 from pml_ext.runner.engine.data_module import DataModule
 from pml_ext.runner.engine.output import (
     TO_BE_REPLACED,
@@ -108,9 +113,18 @@ def _train(
 ) -> dict[str, dict[str, float]]:
     lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
     resumed = last_checkpoint(output) if resume else None
+    first = (0, 0) if resumed is None else check_resumable(cfg, resumed)
     data = DataModule(cfg, unreadable=output / UNREADABLE if is_first() else None)
     assert data.train_set is not None
+    data.first = first
     module = TrainingModule(cfg, data, pretrained=resumed is None)
+    # Before the loggers, which cut the logs of a resumed run to its checkpoint.
+    if resumed is not None:
+        # Names the keys that differ if the checkpoint is of another model; Lightning then restores weights,
+        # optimizer and schedule. The module seeds random state anew each step, from (SEED, epoch, step, rank).
+        load_weights(module, resumed, optional=tuple(module.class_vectors))  # read later, from separate files
+    elif cfg.MODEL.WEIGHTS:
+        load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING, partly=True)
     steps = steps_per_epoch(len(data.train_set), cfg.SOLVER.IMS_PER_BATCH)
     frozen = freeze_callbacks(cfg.MODEL.FREEZE_LAYERS, cfg.SOLVER, steps_per_epoch=steps)
     named = [CALLBACK_REGISTRY.get(name)() for name in cfg.CALLBACKS]
@@ -119,17 +133,9 @@ def _train(
         cfg, launch, output, checkpoints, *frozen, *named, *callbacks, resumed=resumed, profiler=profiler
     )
     before = Measured({}, {})
-    if resumed is None:
-        if cfg.MODEL.WEIGHTS:
-            load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING, partly=True)
-        if cfg.TEST.BASELINES:
-            before = _measured_before_training(module, trainer, data)
-            module.before_training = before.results
-    else:
-        # Names the keys that differ if the checkpoint is of another model; Lightning then restores weights,
-        # optimizer and schedule. The module seeds random state anew each step, from (SEED, epoch, step, rank).
-        load_weights(module, resumed, optional=tuple(module.class_vectors))  # read later, from separate files
-        data.first = check_resumable(cfg, resumed)
+    if resumed is None and cfg.TEST.BASELINES:
+        before = _measured_before_training(module, trainer, data)
+        module.before_training = before.results
     if trainer.is_global_zero:
         remove_earlier(output, whole_run=overwrite)
         write_atomically(output / "config.yaml", with_absolute_paths(module.run_config).dump())
@@ -177,8 +183,9 @@ def _conclude(cfg: CN, trainer: lightning.Trainer, module: TrainingModule, data:
         trainer.validate(module, datamodule=data, verbose=False)
     has_results = True
     if best.is_file():
-        if is_new and _is_better_than_best(cfg, trainer, module):
+        if is_new and _record_if_best(cfg, trainer, module):
             trainer.save_checkpoint(best, weights_only=bool(module.class_vectors))
+            trainer.save_checkpoint(weights)  # whose score of the best a resumed run has to beat
         weights = best
         step = steps_of(best)
         # A best checkpoint that PRECISE_BN has saved has the number of the last step.
@@ -202,14 +209,17 @@ def _has_results_of_last_step(options: CN, trainer: lightning.Trainer, module: T
     return bool(trainer.current_epoch % options.EVAL_PERIOD == 0)
 
 
-def _is_better_than_best(cfg: CN, trainer: lightning.Trainer, module: TrainingModule) -> bool:
-    """Returns whether the last evaluated network is better than the best checkpoint."""
+def _record_if_best(cfg: CN, trainer: lightning.Trainer, module: TrainingModule) -> bool:
+    """Returns whether the last evaluated network is better than the best checkpoint, and records its score."""
     saving = trainer.checkpoint_callback
-    assert isinstance(saving, ModelCheckpoint)
-    if saving.best_model_score is None:  # the run was moved to another folder
+    if not isinstance(saving, BestCheckpoint) or saving.best_model_score is None:
         return False
-    metric, best = best_metric(cfg.DATASETS, cfg.TEST), float(saving.best_model_score)
-    return is_better(metric, next(iter(module.results.values()))[metric], best)
+    metric = best_metric(cfg.DATASETS, cfg.TEST)
+    score = next(iter(module.results.values()))[metric]
+    if not is_better(metric, score, float(saving.best_model_score)):
+        return False
+    saving.record(torch.tensor(score))
+    return True
 
 
 def evaluate(cfg: CN, launch: Launch | None = None) -> dict[str, dict[str, float]]:

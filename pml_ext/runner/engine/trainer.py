@@ -24,7 +24,7 @@ from pml_ext._shared.errors import UserError
 from pml_ext.metrics.headings import LOWER_IS_BETTER
 from pml_ext.runner.config.files import LAST
 from pml_ext.runner.engine.callbacks import STEPS_BETWEEN_ENTRIES, Monitor, Preemption, Progress, RunBar
-from pml_ext.runner.engine.checkpoints import WholeCheckpoints, logged_runs, steps_of
+from pml_ext.runner.engine.checkpoints import BestCheckpoint, WholeCheckpoints, logged_runs, steps_of
 from pml_ext.runner.evaluation.selected_metrics import KEEP_LAST, best_metric, replaces_metrics
 from pml_ext.runner.launch import Launch, is_first
 from pml_ext.runner.modeling.cuda import describe_cpu_processes, kind_and_index, missing_device
@@ -80,7 +80,14 @@ def build_trainer(
     # Lightning saves an epoch's best checkpoint before its last one, in the order of these.
     saving = [
         *_choosing_best(checkpoints, test, cfg.DATASETS, are_classes_divided=cfg.MODEL.HEADS.PFC.ENABLED),
-        _saving("last", checkpoints, every_n_epochs=solver.CHECKPOINT_PERIOD, save_on_train_epoch_end=True),
+        ModelCheckpoint(
+            checkpoints,
+            Path(LAST).stem,
+            auto_insert_metric_name=False,
+            enable_version_counter=False,
+            every_n_epochs=solver.CHECKPOINT_PERIOD,
+            save_on_train_epoch_end=True,
+        ),
         Preemption(checkpoints / LAST, solver.CHECKPOINT_STEPS),
     ]
     monitor = Monitor(solver.IMS_PER_BATCH, yaml.safe_load(cfg.dump()))
@@ -147,7 +154,7 @@ def _choosing_best(folder: Path, test: CN, datasets: CN, *, are_classes_divided:
     monitor = metric if len(datasets.TESTS) == 1 else f"{datasets.TESTS[0]}/{metric}"
     mode = "min" if metric in LOWER_IS_BETTER else "max"
     # Sharded class vectors are written for last.ckpt only.
-    best = _saving("best", folder, monitor=monitor, mode=mode, save_weights_only=are_classes_divided)
+    best = BestCheckpoint(folder, monitor=monitor, mode=mode, save_weights_only=are_classes_divided)
     if not test.PATIENCE:
         return [best]
     # A metric may be nan at first (mAP if no query has a match); this does not count as an improvement.
@@ -155,10 +162,6 @@ def _choosing_best(folder: Path, test: CN, datasets: CN, *, are_classes_divided:
         monitor, patience=test.PATIENCE, mode=mode, check_finite=False, check_on_train_epoch_end=False
     )
     return [best, stopping]
-
-
-def _saving(name: str, folder: Path, **options: Any) -> ModelCheckpoint:
-    return ModelCheckpoint(folder, name, auto_insert_metric_name=False, enable_version_counter=False, **options)
 
 
 def _csv(output: Path, resumed: Path | None) -> CSVLogger:

@@ -2,6 +2,7 @@
 
 import shutil
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,13 @@ from pml_ext._shared.errors import UserError
 from pml_ext._shared.files import require_recorded_sha256
 from pml_ext.losses import PartialFC
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.engine.checkpoints import WholeCheckpoints, check_resumable, load_classes, save_classes
+from pml_ext.runner.engine.checkpoints import (
+    BestCheckpoint,
+    WholeCheckpoints,
+    check_resumable,
+    load_classes,
+    save_classes,
+)
 from pml_ext.runner.modeling.weights.load import read_state_dict
 from pml_ext.runner.registry import OPTIMIZER_REGISTRY, SCHEDULER_REGISTRY
 from pml_ext.runner.solver import build_optimizer, build_schedule
@@ -45,6 +52,22 @@ def test_a_changed_checkpoint_is_not_loaded_and_a_copy_without_a_record_is(tmp_p
     file.write_bytes(flipped)
     with pytest.raises(UserError, match=r"last\.ckpt is damaged or was replaced: its SHA-256"):
         read_state_dict(file)
+
+
+def test_a_run_in_another_folder_keeps_its_best_checkpoint_until_a_better_one(tmp_path):
+    options = {"monitor": "mAP", "mode": "max"}
+    before = BestCheckpoint(tmp_path / "before", **options)
+    before.record(torch.tensor(0.6))
+    moved = BestCheckpoint(tmp_path / "after", **options)
+    moved.load_state_dict(before.state_dict())
+    assert moved.best_model_score is None, "its file was left behind"
+    (tmp_path / "after").mkdir()
+    (tmp_path / "after" / "best.ckpt").touch()
+    moved.load_state_dict(before.state_dict())
+    trainer: Any = SimpleNamespace(strategy=SimpleNamespace(reduce_boolean_decision=bool))
+    better = [moved.check_monitor_top_k(trainer, torch.tensor(score)) for score in (0.55, 0.65)]
+    assert better == [False, True]
+    assert moved.best_model_path == moved.format_checkpoint_name({})
 
 
 def saved(folder, step, *, classes=50, part=(0, 1)):

@@ -272,12 +272,25 @@ def test_a_gpu_trains_in_16_bits_compiled_and_resumes(dtype, tmp_path):
     assert metrics(tmp_path)["precision_at_1"] > 0.9
 
 
+def test_a_resumed_run_has_to_beat_the_best_of_its_last_epoch(tmp_path, monkeypatch):
+    """The third epoch is validated after training, whose last score is the second's."""
+    monkeypatch.setattr("pml_ext.runner.engine.run.is_better", lambda metric, score, best: True)
+    assert train(tmp_path, "SOLVER.MAX_EPOCH", "3", "TEST.REPORT", "False") == 0
+    last = checkpoint(tmp_path)
+    (best,) = (state for name, state in last["callbacks"].items() if name.startswith("BestCheckpoint"))
+    assert float(best["best_model_score"]) == pytest.approx(metrics(tmp_path)["reid_mean_average_precision"])
+    assert checkpoint(tmp_path, "best.ckpt")["global_step"] == last["global_step"]
+
+
 def test_resume_of_another_model_and_of_nothing(trained, tmp_path, capfd):
     shutil.copytree(trained, tmp_path / "other")
     assert train(tmp_path / "other", "MODEL.HEADS.EMBEDDING_DIM", "32", flags=("--resume",)) == 2
     assert "last.ckpt does not fit the architecture of the config's model" in capfd.readouterr().err
     kept = (tmp_path / "other" / "config.yaml").read_text()
     assert kept == (trained / "config.yaml").read_text(), "a failed start left the run's config as it was"
+    assert train(tmp_path / "other", "SOLVER.BASE_LR", "0.5", flags=("--resume",)) == 2
+    assert "SOLVER.BASE_LR = 0.5: was" in capfd.readouterr().err
+    assert recorded(tmp_path / "other") == recorded(trained), "and its log"
     assert train(tmp_path, "SOLVER.MAX_EPOCH", "1", flags=("--resume",)) == 0
     assert "resuming from nothing" in capfd.readouterr().err
     (tmp_path / "checkpoints" / "last.ckpt").write_bytes(b"cut")

@@ -91,8 +91,12 @@ def test_without_a_network_one_line_says_what_to_do(cache, caplog, options, part
         imagenet.with_fetched_weights(cfg)
     cfg.MODEL.BACKBONE.PRETRAIN_OPTIONAL = True
     with caplog.at_level("WARNING", logger="pml_ext"):
-        assert not imagenet.with_fetched_weights(cfg).MODEL.BACKBONE.PRETRAIN
-    assert "training starts from random weights" in caplog.text and parts[0] in caplog.text
+        started = imagenet.with_fetched_weights(cfg)
+        assert not started.MODEL.BACKBONE.PRETRAIN
+        assert "training starts from random weights" in caplog.text and parts[0] in caplog.text
+        caplog.clear()
+        imagenet.with_fetched_weights(started)  # as each of several processes does
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize(

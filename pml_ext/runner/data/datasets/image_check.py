@@ -70,20 +70,25 @@ class ImageCheck:
 def find_copies_of_images(train: ImageSet | None, tests: Mapping[str, OpenSet]) -> list[str]:
     """Returns a sentence for each two parts of the data that share images: tests and training, queries and gallery.
 
-    Before these, a sentence about training images with two identities, and one about other copies among them.
+    Before these, a sentence about training images with two identities, and one about other copies among them. If there
+    are more than MOST_FILES images, a sentence says what was not compared.
     Images are the same if their files have the same content. Gallery images that no search ranks do not count: junk,
     and those of the query's identity and camera.
     """
-    parts = [images for data in tests.values() for images in data.parts]
+    parts, lines = [images for data in tests.values() for images in data.parts], []
     room = MOST_FILES - sum(map(len, parts))
-    if train is not None and len(train) <= room:
-        parts.append(train)
     if room < 0:
-        return []
+        return [f"no copies were looked for: the test sets have more than {MOST_FILES:,} images"]
+    if train is not None and len(train) > room:
+        lines = [f"no copies of training images were looked for: there are more than {MOST_FILES:,} images"]
+        train = None
+    if train is not None:
+        parts.append(train)
     keys = file_keys([path for images in parts for path in images.names])
     ends = np.cumsum([len(images) for images in parts]).tolist()
     keys_of = {id(images): keys[end - len(images) : end] for images, end in zip(parts, ends, strict=True)}
-    lines = _copies_in_training(train, keys_of[id(train)]) if train is not None and id(train) in keys_of else []
+    if train is not None:
+        lines += _copies_in_training(train, keys_of[id(train)])
     for name, data in tests.items():
         query, gallery = data.query, data.parts[-1]
         copies = find_copies(keys_of[id(query)], None if data.gallery is None else keys_of[id(gallery)])
@@ -92,7 +97,7 @@ def find_copies_of_images(train: ImageSet | None, tests: Mapping[str, OpenSet]) 
         if copies:
             lines.append(describe_copies(copies, f"query images of {name}", of, query.names, gallery.names))
         for images, part in zip(data.parts, ("query", "gallery"), strict=False):
-            if train is not None and id(train) in keys_of:
+            if train is not None:
                 copies = find_copies(keys_of[id(images)], keys_of[id(train)])
                 if copies:
                     what = f"{part} images of {name}"

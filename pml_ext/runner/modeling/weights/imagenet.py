@@ -169,7 +169,7 @@ def with_fetched_weights(cfg: CN) -> CN:
             raise
         log.warning("warning: training starts from random weights, which takes far more images. %s", error)
         cfg = cfg.clone()
-        cfg.merge_from_list(["MODEL.BACKBONE.PRETRAIN", False])
+        cfg.merge_from_list(["MODEL.BACKBONE.PRETRAIN", False, "MODEL.BACKBONE.PRETRAIN_PATH", ""])
     return cfg
 
 
