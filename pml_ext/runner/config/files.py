@@ -10,20 +10,21 @@ from pml_ext._shared.errors import UserError
 from pml_ext._shared.files import write_atomically
 from pml_ext._shared.names import hint
 
-CONFIG, CHECKPOINTS, BEST, LAST = "config.yaml", "checkpoints", "best.ckpt", "last.ckpt"
+CONFIG_FILE, CHECKPOINTS, BEST, LAST = "config.yaml", "checkpoints", "best.ckpt", "last.ckpt"
+METRICS, EVAL_METRICS = "metrics.json", "eval_metrics.json"
 EVALUATION = "eval"
 
 
 def is_run(path: str | Path) -> bool:
     """Returns whether a path is the folder of a run, finished or not."""
-    return (Path(path).expanduser() / CONFIG).is_file()
+    return (Path(path).expanduser() / CONFIG_FILE).is_file()
 
 
 def config_of_run(run: str | Path) -> str:
     """Returns the config file of a run; raises UserError if the folder is not a run's."""
     if not is_run(run):
-        raise UserError(f"{run} is not the folder of a run: it has no {CONFIG}")
-    return str(Path(run).expanduser() / CONFIG)
+        raise UserError(f"{run} is not the folder of a run: it has no {CONFIG_FILE}")
+    return str(Path(run).expanduser() / CONFIG_FILE)
 
 
 def weights_of_run(run: str | Path) -> str:
@@ -37,7 +38,7 @@ def weights_of_run(run: str | Path) -> str:
 
 def evaluation_folder(output: str) -> str:
     """Returns the OUTPUT_DIR of an evaluation: a subfolder if `output` is a finished run, whose report is kept."""
-    is_trained = (Path(output).expanduser() / "metrics.json").is_file()
+    is_trained = (Path(output).expanduser() / METRICS).is_file()
     return str(Path(output) / EVALUATION) if is_trained else output
 
 

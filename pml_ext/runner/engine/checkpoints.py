@@ -41,7 +41,7 @@ _HELD = (
     "SOLVER.WEIGHT_DECAY", "SOLVER.WEIGHT_DECAY_NORM", "SOLVER.WEIGHT_DECAY_BIAS",
 )  # fmt: skip
 _SUPPLIED = {"max_epochs": "SOLVER.MAX_EPOCH", "steps_per_epoch": "SOLVER.IMS_PER_BATCH"}
-CONFIG = "config"
+CONFIG_KEY = "config"
 """Key of the config's YAML in a checkpoint."""
 CLASSES = "classes"
 """Key of the description of class vector files in a checkpoint."""
@@ -170,7 +170,7 @@ def logged_runs(checkpoint: Path) -> dict[str, str]:
 def check_resumable(cfg: CN, checkpoint: Path) -> tuple[int, int]:
     """Returns a checkpoint's complete epochs and steps of the next epoch; raises unless the config fits."""
     content = _read(checkpoint)
-    if not {"loops", "optimizer_states", CONFIG} <= content.keys():
+    if not {"loops", "optimizer_states", CONFIG_KEY} <= content.keys():
         raise UserError(f"{checkpoint} holds weights alone: start anew from them with MODEL.WEIGHTS")
     progress = content["loops"]["fit_loop"]
     epoch = progress["epoch_progress"]["current"]
@@ -186,7 +186,7 @@ def check_resumable(cfg: CN, checkpoint: Path) -> tuple[int, int]:
         parts.append(schedule)
         held += [_SUPPLIED[name] for name in arguments_of(schedule.part, schedule.registry) if name in _SUPPLIED]
     held += [f"SOLVER.{key}" for entry in parts for key in entry.flat]
-    before = _held_values(yaml.safe_load(content[CONFIG]), held, parts)
+    before = _held_values(yaml.safe_load(content[CONFIG_KEY]), held, parts)
     config = _held_values(yaml.safe_load(cfg.dump()), held, parts)
     changed = [f"  {key} = {now!r}: was {before[key]!r}" for key, now in config.items() if now != before[key]]
     if changed:
@@ -210,7 +210,7 @@ def _held_values(config: Mapping[str, Any], keys: Sequence[str], parts: Iterable
 
 def with_recorded_norm(cfg: CN, checkpoint: Path) -> CN:
     """Returns the config of a resumed run: norms that it freezes stay trained if the run began from random weights."""
-    recorded = yaml.safe_load(_read(checkpoint).get(CONFIG, cfg.dump()))
+    recorded = yaml.safe_load(_read(checkpoint).get(CONFIG_KEY, cfg.dump()))
     norm = value_of(recorded, "MODEL.BACKBONE.NORM")
     if cfg.MODEL.BACKBONE.NORM != "FrozenBN" or norm != "BN":
         return cfg

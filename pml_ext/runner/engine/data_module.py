@@ -17,8 +17,8 @@ from pml_ext.runner.data.loaders import ImageColumns, SeededImages, collate, eva
 from pml_ext.runner.data.samplers import Drawn, JointBatchSampler
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.evaluation.selected_metrics import replaces_metrics
+from pml_ext.runner.launch import is_first
 from pml_ext.runner.modeling.interfaces import as_float
-from pml_ext.runner.rank_store import launched_rank_and_ranks
 
 log = logging.getLogger("pml_ext")
 
@@ -51,13 +51,12 @@ class DataModule(lightning.LightningDataModule):
         """Sentences about copies of images and queries without a match."""
         if not replaces_metrics(cfg.TEST):
             self.notes += [sentence for name, data in searched.items() for sentence in _check_matches(name, data)]
-        is_first = launched_rank_and_ranks()[0] == 0
-        if cfg.DATASETS.CHECK_IMAGES and is_first:
+        if cfg.DATASETS.CHECK_IMAGES and is_first():
             if cfg.DATASETS.COMBINEALL:  # the tests are part of the training
                 self.notes += find_copies_of_images(self.train_set, {}) + find_copies_of_images(None, searched)
             else:
                 self.notes += find_copies_of_images(self.train_set, searched)
-        for sentence in self.notes if is_first else ():
+        for sentence in self.notes if is_first() else ():
             log.warning("%s", sentence)
         self.transform = build_transform(cfg.INPUT, training=True)
         self.first = (0, 0)

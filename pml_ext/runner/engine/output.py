@@ -12,7 +12,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._shared.errors import UserError
 from pml_ext._shared.files import locked
-from pml_ext.runner.config.files import CHECKPOINTS, EVALUATION
+from pml_ext.runner.config.files import CHECKPOINTS, EVAL_METRICS, EVALUATION, METRICS
 from pml_ext.runner.data.datasets import USERS_DATA, aliases_of
 from pml_ext.runner.data.datasets.image_files import dataset_root
 from pml_ext.runner.engine.checkpoints import CLASS_FOLDERS
@@ -23,7 +23,7 @@ UNREADABLE = "unreadable_images.txt"
 LOCK = ".lock"
 # Results, which become invalid when the weights change.
 _RESULTS = (
-    "metrics.json", "eval_metrics.json", "report.html", "curves_*.json", "threshold_*.*",
+    METRICS, EVAL_METRICS, "report.html", "curves_*.json", "threshold_*.*",
     "pictures/*.png",
 )  # fmt: skip
 # Other outputs of a run. Log files are appended to.

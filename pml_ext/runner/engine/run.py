@@ -15,7 +15,7 @@ from pml_ext._shared.errors import LaterErrors, Terminated, UserError, ended_by_
 from pml_ext._shared.files import require_recorded_sha256, write_atomically
 from pml_ext.metrics.headings import is_better, label_of
 from pml_ext.runner.checks.check import require_supported
-from pml_ext.runner.config.files import BEST, CHECKPOINTS, LAST
+from pml_ext.runner.config.files import BEST, CHECKPOINTS, CONFIG_FILE, EVAL_METRICS, LAST, METRICS
 from pml_ext.runner.data.samplers import steps_per_epoch
 from pml_ext.runner.engine.callbacks import freeze_callbacks
 from pml_ext.runner.engine.checkpoints import (
@@ -138,7 +138,7 @@ def _train(
         module.before_training = before.results
     if trainer.is_global_zero:
         remove_earlier(output, whole_run=overwrite)
-        write_atomically(output / "config.yaml", with_absolute_paths(module.run_config).dump())
+        write_atomically(output / CONFIG_FILE, with_absolute_paths(module.run_config).dump())
         identities = int(data.train_set.labels.max()) + 1
         log.info("%d images of %d identities, %d steps an epoch", len(data.train_set), identities, steps)
         if resumed is None:
@@ -161,7 +161,7 @@ def _train(
     before, baselines = Measured(module.before_training, before.features), dict[str, Measured]()
     with later.collected("the baselines"):
         baselines = _baselines(module, trainer, data, before, row=PRETRAINED if pretrained else RANDOM)
-    results = report_run(cfg, trainer, module, output, weights, "metrics.json", baselines, later)
+    results = report_run(cfg, trainer, module, output, weights, METRICS, baselines, later)
     later.raise_together()
     return results
 
@@ -253,7 +253,7 @@ def evaluate(cfg: CN, launch: Launch | None = None) -> dict[str, dict[str, float
         load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         trainer.validate(module, datamodule=data, verbose=False)
         later, weights = LaterErrors(), Path(cfg.MODEL.WEIGHTS)
-        results = report_run(cfg, trainer, module, output, weights, "eval_metrics.json", baselines, later)
+        results = report_run(cfg, trainer, module, output, weights, EVAL_METRICS, baselines, later)
         later.raise_together()
         return results
 

@@ -72,7 +72,7 @@ def build_trainer(
     if solver.AMP.ENABLED and on_gpu:
         options["precision"] = AMP_TYPES[solver.AMP.DTYPE]
     if checkpoints is None:
-        return _trainer(cfg, output, logger=False, enable_checkpointing=False, callbacks=[Progress()], **options)
+        return _trainer(cfg, output, logger=False, enable_checkpointing=False, callbacks=[], **options)
     if solver.AMP.ENABLED and not on_gpu:
         log.warning("SOLVER.AMP has no effect on the CPU, which computes in 32 bits")
     if on_gpu:

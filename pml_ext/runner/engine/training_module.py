@@ -26,7 +26,7 @@ from pml_ext.runner.config.files import CHECKPOINTS
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.runner.data.samplers import steps_per_epoch
 from pml_ext.runner.engine.callbacks import bound_statistics, is_recorded
-from pml_ext.runner.engine.checkpoints import CONFIG, LOGGED, load_classes, save_classes
+from pml_ext.runner.engine.checkpoints import CONFIG_KEY, LOGGED, load_classes, save_classes
 from pml_ext.runner.engine.data_module import DataModule
 from pml_ext.runner.engine.loss_terms import LossTerms, loss_in_chunks
 from pml_ext.runner.evaluation.collapse import EpochLosses, describe_collapse
@@ -372,7 +372,7 @@ class TrainingModule(lightning.LightningModule):
                     f"the weights {name.removeprefix('model.')} are not finite after step {self.global_step} (epoch "
                     f"{self.current_epoch}); nothing was saved, checkpoints of earlier epochs are kept"
                 )
-        checkpoint |= {CONFIG: self.cfg.dump(), _BEFORE: self.before_training}
+        checkpoint |= {CONFIG_KEY: self.cfg.dump(), _BEFORE: self.before_training}
         checkpoint[LOGGED] = {type(logger).__name__: str(logger.version) for logger in self.trainer.loggers}
         for name, loss in self.class_vectors.items():
             save_classes(checkpoint, name, loss, self.trainer.optimizers[0], self._checkpoints)

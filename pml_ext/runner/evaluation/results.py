@@ -6,12 +6,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from pml_ext._shared.errors import UserError
 from pml_ext._shared.files import write_atomically
 from pml_ext.metrics import keys
 from pml_ext.metrics.headings import as_text, is_better, label_of, labels_of, text_table
 
 Results = dict[str, dict[str, float]]
 """Metrics by test set, rates as fractions."""
+
+
+class _Written(msgspec.Struct):
+    """What is read of a file of metrics; nan is null, infinities are words."""
+
+    results: dict[str, dict[str, float | str | None]]
+    notes: list[str] = []
 
 
 def conclusions(results: Results, baselines: Mapping[str, Results], metric: str) -> list[str]:
@@ -58,8 +68,6 @@ def results_table(
         lines += [*text_table("", rows), ""]
     width = max(len(label) for label in files)
     lines += [f"{label.ljust(width)}  {path}" for label, path in files.items()]
-    if "report" in files:
-        lines.append(f"open {files['report']}")
     return "\n".join(lines)
 
 
@@ -69,18 +77,17 @@ def write_metrics(path: Path, results: Results, **about: Any) -> None:
     write_atomically(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
-def read_results(path: Path) -> Results:
-    """Read a file of `write_metrics`; ValueError, KeyError, TypeError or AttributeError for another file."""
-    results: Results = json.loads(path.read_text(encoding="utf-8"))["results"]
-    for values in results.values():
-        for metric, value in values.items():
-            values[metric] = math.nan if value is None else float(value)
-    return results
-
-
-def read_notes(path: Path) -> list[str]:
-    """Read the notes of a file of `write_metrics`; files of earlier versions have none."""
-    return [str(note) for note in json.loads(path.read_text(encoding="utf-8")).get("notes", ())]
+def read_metrics(path: Path) -> tuple[Results, list[str]]:
+    """Returns the metrics and the notes of a file of `write_metrics`; UserError for another file."""
+    try:
+        written = msgspec.json.decode(path.read_bytes(), type=_Written)
+        results = {
+            name: {metric: math.nan if value is None else float(value) for metric, value in values.items()}
+            for name, values in written.results.items()
+        }
+    except (OSError, ValueError, msgspec.DecodeError) as error:
+        raise UserError(f"{path} is not a file that a run writes: {error}") from error
+    return results, written.notes
 
 
 def _as_json(value: Any) -> Any:

@@ -10,8 +10,9 @@ from pml_ext._shared.errors import UserError, after_results
 from pml_ext.metrics.headings import text_table
 from pml_ext.reports.drawing import ReportFigure, drawn
 from pml_ext.reports.page import Table, metrics_table, require_page, write_page
+from pml_ext.runner.config.files import CONFIG_FILE, EVAL_METRICS, METRICS
 from pml_ext.runner.config.yaml_file import leaves, read_tree
-from pml_ext.runner.evaluation.results import Results, read_notes, read_results
+from pml_ext.runner.evaluation.results import Results, read_metrics
 from pml_ext.runner.report.curves import compared_curves, read_series, training_curves
 
 log = logging.getLogger("pml_ext")
@@ -27,7 +28,10 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
     """
     require_page(output)
     folders = dict(zip(_short_names(runs), runs, strict=True))
-    results = {name: _results(run) for name, run in folders.items()}
+    results, notes = dict[str, Results](), list[str]()
+    for name, run in folders.items():
+        results[name], of_run = read_metrics(_metrics_file(run))
+        notes += [f"{name}: {note}" for note in of_run]
     if len(runs) < 2:
         raise UserError(f"compare needs two or more runs; got {runs[0]} alone. Its page is report.html")
     shared = _shared_test_sets(results)
@@ -40,9 +44,6 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
         makers[f"{test_set}: utility and ROC"] = partial(compared_curves, test_set, folders)
     tables.append(_differences_table({name: _settings(run) for name, run in folders.items()}))
     makers["Over the training"] = lambda: training_curves({name: read_series(run) for name, run in folders.items()})
-    notes = []
-    for name, run in folders.items():
-        notes += [f"{name}: {note}" for note in read_notes(_metrics_file(run))]
     print("\n\n".join(texts))
     with after_results(output):
         write_page(
@@ -84,24 +85,16 @@ def _differences_table(settings: Mapping[str, Mapping[str, str]]) -> Table:
     return ["settings that differ", *settings], rows
 
 
-def _results(run: Path) -> Results:
-    path = _metrics_file(run)
-    try:
-        return read_results(path)
-    except (OSError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{path} is not a file that a run writes: {error}") from error
-
-
 def _metrics_file(run: Path) -> Path:
-    for name in ("metrics.json", "eval_metrics.json"):
+    for name in (METRICS, EVAL_METRICS):
         if (run / name).is_file():
             return run / name
-    raise UserError(f"{run} is not the folder of a finished run: it has no metrics.json")
+    raise UserError(f"{run} is not the folder of a finished run: it has no {METRICS}")
 
 
 def _settings(run: Path) -> dict[str, str]:
     """KEY -> value of the run's config."""
-    path = run / "config.yaml"
+    path = run / CONFIG_FILE
     tree = read_tree(path)[0] if path.is_file() else {}
     return {key: str(value) for key, value in leaves(tree) if key != "OUTPUT_DIR"}  # which always differs
 

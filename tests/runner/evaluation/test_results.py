@@ -17,7 +17,7 @@ from pml_ext.metrics.headings import (
     named_metrics,
 )
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.evaluation.results import conclusions, read_results, results_table, write_metrics
+from pml_ext.runner.evaluation.results import conclusions, read_metrics, results_table, write_metrics
 from pml_ext.runner.evaluation.run_metrics import raw_pixels
 from pml_ext.runner.evaluation.selected_metrics import columns_of_first, columns_of_queries
 
@@ -76,7 +76,8 @@ def test_metrics_come_back_from_a_file_that_is_json(tmp_path):
     content = json.loads((tmp_path / "m.json").read_text(), parse_constant=refuse)
     assert content["results"]["A"] == {"opis": None, "mAP": 0.25} and content["weights"] == "w.ckpt"
     assert content["baselines"]["raw"]["A"]["opis"] is None
-    found = read_results(tmp_path / "m.json")
+    found, notes = read_metrics(tmp_path / "m.json")
+    assert notes == []
     assert math.isnan(found["A"].pop("opis")) and found == {
         "A": {"mAP": 0.25},
         "B": {"auc": 1.0, "eer_threshold": -math.inf},
