@@ -190,7 +190,8 @@ def launch_of(options: Namespace) -> "Launch":
 def split_pairs(words: Sequence[str], parser: ArgumentParser, key: re.Pattern[str]) -> tuple[list[str], list[str]]:
     """Returns the words without KEY VALUE pairs, and the pairs.
 
-    A key is recognised by its capitals, so its value may start with a minus sign, such as -1e-3.
+    A key is recognised by its capitals, so its value may start with a minus sign, such as -1e-3. The name of an
+    existing file or folder is none, such as CUB.
     """
     flags = {name for action in parser._actions if action.nargs == 0 for name in action.option_strings}
     rest, pairs = list[str](), list[str]()
@@ -198,7 +199,7 @@ def split_pairs(words: Sequence[str], parser: ArgumentParser, key: re.Pattern[st
     while words:
         word = words.pop(0)
         is_option_value = bool(rest) and rest[-1].startswith("-") and "=" not in rest[-1] and rest[-1] not in flags
-        if key.fullmatch(word) and not is_option_value:
+        if key.fullmatch(word) and not is_option_value and not os.path.exists(word):
             pairs += [word, *words[:1]]
             del words[:1]
         else:

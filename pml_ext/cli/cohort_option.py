@@ -8,7 +8,7 @@ import torch
 
 from pml_ext._shared.errors import UserError
 from pml_ext._shared.text import first_five
-from pml_ext.deploy.model_record import is_saved_cohort, load_cohort
+from pml_ext.deploy.model_record import ModelRecord, is_saved_cohort, load_cohort, require_one_model
 from pml_ext.deploy.readers import EmbeddingSet, read_embeddings
 from pml_ext.metrics import CohortNormalization, cohort_mask
 from pml_ext.metrics.checkpoint import ModelFile
@@ -18,6 +18,13 @@ FILE = "cohort.npz"
 """Name of the cohort's file next to a threshold report."""
 FEWEST_IDENTITIES = 50
 """A smaller cohort is refused: with a few dozen identities, normalised scores were worse than cosines."""
+
+
+def require_cohort_file(folder: Path) -> None:
+    """Raise a UserError if the folder's cohort.npz is of something else, so that no embeddings are overwritten."""
+    path = folder / FILE
+    if path.is_file() and not is_saved_cohort(str(path)):
+        raise UserError(f"{path} is there, and is no saved cohort: give another --output, or move that file")
 
 
 def take_cohort(
@@ -44,7 +51,7 @@ def take_cohort(
         for value in options:
             share = _as_share(value)
             if share is None:
-                part, line = _read(value)
+                part, line = _read(value, sets[0].record)
             else:
                 part, rows, line = _set_aside(share, sets)
             parts.append(part)
@@ -75,8 +82,9 @@ def _join(parts: Sequence[_CohortRows]) -> CohortNormalization:
     return CohortNormalization.fit(vectors.float(), max(1, min(10, len(vectors))), labels=joined)
 
 
-def _read(path: str) -> tuple[_CohortRows, str]:
+def _read(path: str, measured: ModelRecord | None) -> tuple[_CohortRows, str]:
     file = read_embeddings(path, need_labels=False)
+    require_one_model(path, file.record, "the measured embeddings", measured)
     file = file.take(np.flatnonzero(~file.is_junk))
     labels = file.labels.astype(str) if file.has_labels else None
     return (file.embeddings, labels), f"cohort: {path}, {file.rows:,} samples"
@@ -111,10 +119,12 @@ def cohort_of_report(
     report: ThresholdReport, path: str | Path, option: str | None, checkpoint: ModelFile | None
 ) -> CohortNormalization | None:
     """Returns the cohort of a report: the option's file, or the one next to the report; None for plain cosines."""
+    if report.normalization is None:
+        if option is not None:
+            raise UserError(f"{path} is of plain cosines: leave --cohort out")
+        return None
     if option is not None:
         return load_cohort(option, checkpoint)
-    if report.normalization is None:
-        return None
     beside = Path(path).parent / FILE
     if not beside.is_file():
         raise UserError(f"{path} is of normalised scores: give --cohort its cohort.npz; there is none next to it")
@@ -122,11 +132,11 @@ def cohort_of_report(
 
 
 def rows_outside(
-    cohort: CohortNormalization, data: EmbeddingSet, name: str, *, has_labels: bool
+    cohort: CohortNormalization, data: EmbeddingSet, name: str, *, has_labels: bool, rows: np.ndarray
 ) -> tuple[np.ndarray, list[str]]:
     """Returns the rows of identities and samples that are not in the cohort, and lines about the others.
 
-    UserError if none is left.
+    rows: of the samples in their file. UserError if none is left.
     """
     labels = data.labels.astype(str) if has_labels else None
     inside, is_copy = (mask.numpy() for mask in cohort.overlap(data.embeddings, labels))
@@ -137,6 +147,6 @@ def rows_outside(
         names = np.unique(labels[inside]).tolist()
         count = f"{inside.sum():,} samples of {len(names):,} identities"
         lines.append(f"left out: {count} that are in the cohort: {first_five(names)}")
-    if others := np.flatnonzero(is_copy & ~inside).tolist():
+    if others := rows[is_copy & ~inside].tolist():
         lines.append(f"left out: {len(others):,} copies of cohort samples: rows {first_five(others)}")
     return np.flatnonzero(~inside & ~is_copy), lines

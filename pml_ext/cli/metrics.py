@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pml_ext._shared.errors import UserError, after_results
+from pml_ext._shared.errors import LaterErrors, UserError
 from pml_ext._shared.identities import JUNK
 from pml_ext.cli.arguments import (
     COHORT,
@@ -59,10 +59,11 @@ _ARGUMENTS: Arguments = [
 
 @plain_warnings()
 def _print_metrics(options: Namespace) -> None:
+    import numpy as np
     import torch
 
-    from pml_ext.cli.cohort_option import FILE, take_cohort
-    from pml_ext.deploy.model_record import model_of
+    from pml_ext.cli.cohort_option import FILE, require_cohort_file, take_cohort
+    from pml_ext.deploy.model_record import model_of, require_one_model
     from pml_ext.deploy.readers import read_embeddings
     from pml_ext.metrics.labelled_embeddings import (
         check_matches_of,
@@ -81,14 +82,19 @@ def _print_metrics(options: Namespace) -> None:
         "distractors": options.distractors,
         "opis": asdict(OPISSettings()),
     }
+    folder = Path(options.output)
+    folder.mkdir(parents=True, exist_ok=True)
+    if options.cohort is not None:
+        require_cohort_file(folder)
     files = [options.file] if options.gallery is None else [options.file, options.gallery]
     sets = [read_embeddings(name) for name in files]
+    require_one_model(files[0], sets[0].record, files[-1], sets[-1].record)
     model = model_of(sets[0].record, options.checkpoint, options.file)
     if model is not None:
         about["checkpoint"] = asdict(model)
     images = [path for data in sets if data.paths is not None for path in data.paths.tolist()]
     require_image_folder(options.images, images or None, options.file)
-    cohort, notes = None, list[str]()
+    cohort, notes, rows = None, list[str](), [np.arange(data.rows) for data in sets]
     if options.cohort is not None:
         cohort, rows, notes = take_cohort(options.cohort, sets, model)
         sets = [data.take(measured) for data, measured in zip(sets, rows, strict=True)]
@@ -97,6 +103,7 @@ def _print_metrics(options: Namespace) -> None:
     query, gallery = named[0], named[1] if len(named) > 1 else None
     if options.distractors is not None:
         others = read_embeddings(options.distractors, need_labels=False)
+        require_one_model(options.file, sets[0].record, options.distractors, others.record)
         values = metrics_among_distractors(query, gallery, _labelled(others, options.distractors))
     else:
         values = standard_metrics(query, gallery, normalize=cohort)
@@ -106,18 +113,19 @@ def _print_metrics(options: Namespace) -> None:
     embeddings = torch.cat([part.embeddings for part in parts])
     collapse = describe_collapse(name, embeddings, torch.cat([part.labels for part in parts]))
     notes += [collapse] if collapse else []
-    folder = Path(options.output)
-    folder.mkdir(parents=True, exist_ok=True)
-    written = {"metrics": folder / "metrics.json"}
+    written, later = {"metrics": folder / "metrics.json"}, LaterErrors()
+    with later.collected(written["metrics"]):
+        write_metrics(written["metrics"], {name: values}, **about, notes=notes)
     if cohort is not None:
         written["cohort"] = folder / FILE
-        cohort.save(written["cohort"], checkpoint=model)
-    write_metrics(written["metrics"], {name: values}, **about, notes=notes)
+        with later.collected(written["cohort"]):
+            cohort.save(written["cohort"], checkpoint=model)
     print(results_table({name: values}, written, notes=notes))
     if options.report:
-        paths = [data.paths for data in sets]
-        with after_results(folder / "report.html"):
-            print(f"open {_write_report(folder, name, parts, paths, values, notes, options.images)}")
+        sources = [(data.paths, measured) for data, measured in zip(sets, rows, strict=True)]
+        with later.collected(folder / "report.html"):
+            print(f"open {_write_report(folder, name, parts, sources, values, notes, options.images)}")
+    later.raise_together()
 
 
 def _labelled(data: EmbeddingSet, name: str) -> LabelledEmbeddings:
@@ -130,12 +138,15 @@ def _write_report(
     folder: Path,
     name: str,
     parts: Sequence[NumberedEmbeddings],
-    paths: Sequence[np.ndarray | None],
+    sources: Sequence[tuple[np.ndarray | None, np.ndarray]],
     values: dict[str, float],
     notes: list[str],
     images: str | None,
 ) -> Path:
-    """Write report.html and its figures; returns its path."""
+    """Write report.html and its figures; returns its path.
+
+    sources: of each part, the paths of its samples, and their rows in the file.
+    """
     import torch
 
     from pml_ext._ops.numerics import unit_rows
@@ -145,7 +156,7 @@ def _write_report(
     from pml_ext.runner.evaluation.run_metrics import Measured
     from pml_ext.runner.report.run_page import write_report
 
-    image_sets = [_image_set(part, names, images) for part, names in zip(parts, paths, strict=True)]
+    image_sets = [_image_set(part, *of_part, images) for part, of_part in zip(parts, sources, strict=True)]
     test_sets = {name: OpenSet(image_sets[0].subset([]), *image_sets)}
     features = {name: [unit_rows(part.without_junk()[0]) for part in parts]}
     facts = {
@@ -160,13 +171,15 @@ def _write_report(
     )
 
 
-def _image_set(part: NumberedEmbeddings, paths_of_rows: np.ndarray | None, images: str | None) -> ImageSet:
+def _image_set(
+    part: NumberedEmbeddings, paths_of_rows: np.ndarray | None, rows_in_file: np.ndarray, images: str | None
+) -> ImageSet:
     from pml_ext.deploy.readers import images_inside
     from pml_ext.runner.data.datasets.image_files import read_image
     from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
 
     rows = (part.labels != JUNK).nonzero().flatten().numpy()
-    names = [f"row {row}" for row in rows]
+    names = [f"row {row}" for row in rows_in_file[rows]]
     paths: list[Path | None] = [None] * len(rows)
     if paths_of_rows is not None:
         names = paths_of_rows[rows].tolist()

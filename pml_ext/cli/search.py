@@ -117,14 +117,13 @@ def _embed_queries(options: Namespace, target: AnyGallery) -> _Queries:
 def _read_queries(query: str, target: AnyGallery, gallery: str) -> _Queries:
     import numpy as np
 
+    from pml_ext.deploy.model_record import require_one_model
     from pml_ext.deploy.readers import read_embeddings
 
     data = read_embeddings(query, need_labels=False)
     if data.dim != target.dim:
         raise UserError(f"{query} must have {target.dim} dimensions, as {gallery}; got {data.dim}")
-    if data.record and target.record and not data.record.same_model(target.record):
-        models = f"{data.record.weights} and {target.record.weights}"
-        raise UserError(f"{query} and {gallery} are of models that cannot be compared: {models}")
+    require_one_model(query, data.record, gallery, target.record)
     names = [f"row {row}" for row in range(data.rows)] if data.paths is None else data.paths.tolist()
     embeddings = np.concatenate([vectors for _, vectors in data.vectors()])
     return _Queries(names, embeddings, [None] * data.rows)
@@ -158,8 +157,11 @@ def _load_embedder(record: ModelRecord | None, gallery: str, overrides: Sequence
         cfg.MODEL.WEIGHTS = str(path)
         embedder = Embedder.of(cfg, device=device, half=False, batch_size=32)
     if not embedder.record.same_model(record):
-        hashes = f"{embedder.record.sha256[:12]}…, the gallery's {record.sha256[:12]}…"
-        raise UserError(f"{path} is not the model of the gallery: its weights have SHA-256 {hashes}")
+        ours, theirs = embedder.record.sha256, record.sha256
+        reason = f"its weights have SHA-256 {ours[:12]}…, the gallery's {theirs[:12]}…"
+        if ours == theirs:
+            reason = "its weights are the gallery's, but it was exported with another config"
+        raise UserError(f"{path} is not the model of the gallery: {reason}")
     return embedder
 
 

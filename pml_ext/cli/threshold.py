@@ -73,7 +73,7 @@ _CHOOSE_ARGUMENTS: Arguments = [
 
 @plain_warnings()
 def _choose(options: Namespace) -> None:
-    from pml_ext.cli.cohort_option import FILE, take_cohort
+    from pml_ext.cli.cohort_option import FILE, require_cohort_file, take_cohort
     from pml_ext.deploy.model_record import model_of
     from pml_ext.deploy.readers import read_embeddings
     from pml_ext.reports.page import require_page
@@ -81,6 +81,8 @@ def _choose(options: Namespace) -> None:
 
     if options.output is not None:
         require_page(Path(options.output) / "threshold.html")
+        if options.cohort is not None:
+            require_cohort_file(Path(options.output))
     data = read_embeddings(options.file, also=[] if options.groups is None else [options.groups])
     model = model_of(data.record, options.checkpoint, options.file)
     require_image_folder(options.images, None if data.paths is None else data.paths.tolist(), options.file)
@@ -175,11 +177,13 @@ _CHECK_ARGUMENTS: Arguments = [
     ),
     Argument(
         "--frames NAME",
-        "Array or column with each sample's frame; samples of one frame are different people [default: none]",
+        "Array or column with each sample's frame; samples of one frame are different people; -1: left out "
+        "[default: none]",
     ),
     Argument(
         "--tracks NAME",
-        "Array or column with each sample's track; samples of one track are the same person [default: none]",
+        "Array or column with each sample's track; samples of one track are the same person; -1: left out "
+        "[default: none]",
     ),
     Argument("--far-limit RATE", f"Highest false accept rate that holds {_DEFAULT_LIMIT}", type=float),
     Argument("--frr-limit RATE", f"Highest false reject rate that holds {_DEFAULT_LIMIT}", type=float),
@@ -191,6 +195,9 @@ _CHECK_ARGUMENTS: Arguments = [
 
 @plain_warnings()
 def _check(options: Namespace) -> int:
+    import numpy as np
+
+    from pml_ext._shared.identities import is_junk
     from pml_ext.cli.cohort_option import cohort_of_report, rows_outside
     from pml_ext.deploy.model_record import model_of
     from pml_ext.deploy.readers import read_embeddings
@@ -202,14 +209,16 @@ def _check(options: Namespace) -> int:
     label_column = columns.pop("labels", None)
     if label_column is not None:
         data = replace(data, labels=data.also[label_column])
-    data = data.take((~data.is_junk).nonzero()[0])
+    of_nobody = [data.is_junk, *(is_junk(data.also[column]) for column in columns.values())]
+    rows = np.flatnonzero(~np.logical_or.reduce(of_nobody))
+    data = data.take(rows)
     with errors_of_file(options.file, options):
         model = model_of(data.record, options.checkpoint, options.file)
         report = ThresholdReport.load(options.report, checkpoint=model)
         cohort = cohort_of_report(report, options.report, options.cohort, model)
         notes = list[str]()
         if cohort is not None:
-            measured, notes = rows_outside(cohort, data, options.file, has_labels=has_labels)
+            measured, notes = rows_outside(cohort, data, options.file, has_labels=has_labels, rows=rows)
             data = data.take(measured)
         known: dict[str, Any] = {name: data.also[column] for name, column in columns.items()}
         if has_labels:

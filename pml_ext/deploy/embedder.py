@@ -168,8 +168,10 @@ class Embedder:
             words += ["TEST.FLIP.ENABLED", str(flip)]
         cfg = load_for_embedding(config_file, words)
         embedder = cls.of(cfg, device=device, half=half, batch_size=batch_size)
+        # The name of a bundled config stays: it is no path.
+        config = _absolute(config_file) if Path(config_file).expanduser().is_file() else str(config_file)
         embedder._load = partial(
-            cls.from_config, _absolute(config_file), embedder.record.weights, device=device, half=half, flip=flip,
+            cls.from_config, config, embedder.record.weights, device=device, half=half, flip=flip,
             batch_size=batch_size, overrides=overrides, imports=imports,
         )  # fmt: skip
         return embedder

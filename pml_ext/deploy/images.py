@@ -140,12 +140,12 @@ def hash_of(content: bytes) -> str:
     return f"{len(content)}-{hashlib.blake2b(content, digest_size=16).hexdigest()}"
 
 
-def is_unchanged(image: Listed, content_hash: str | None) -> bool:
-    """Returns whether an image's content matches a hash; None, of an image that is new, matches nothing."""
+def current_hash(image: Listed) -> str | None:
+    """Returns `hash_of` an image file; None if it cannot be read now."""
     try:
-        return content_hash is not None and hash_of(image.read()) == content_hash
-    except UserError:  # unreadable
-        return False
+        return hash_of(image.read())
+    except UserError:
+        return None
 
 
 class Embedded(NamedTuple):
@@ -219,8 +219,11 @@ def _remove_stale_rows(gallery: Gallery, listed: Sequence[Listed], *, prune: boo
     row_of = {path: row for row, path in enumerate(paths)}  # if two commands embedded an image, the last counts
     known = [image for image in listed if image.name in row_of]
     with ThreadPoolExecutor(min(8, 2 * (os.cpu_count() or 1))) as pool:
-        same = pool.map(lambda image: is_unchanged(image, hashes[row_of[image.name]]), known)
-        changed = {image.name for image, is_same in zip(known, same, strict=True) if not is_same}
+        found = dict(zip((image.name for image in known), pool.map(current_hash, known), strict=True))
+    changed = {name for name, content_hash in found.items() if content_hash not in (None, hashes[row_of[name]])}
+    if unread := [name for name, content_hash in found.items() if content_hash is None]:
+        text = "%d images of %s cannot be read now, such as %s: their rows are kept"
+        log.warning(text, len(unread), gallery.folder, unread[0])
     lost = {path for path in row_of if not (gallery.base / path).exists()}
     if lost:
         does = "their rows are removed" if prune else "searches still find them, --prune removes their rows"

@@ -96,6 +96,13 @@ class ModelRecord:
             )
 
 
+def require_one_model(name: str, record: ModelRecord | None, other_name: str, other: ModelRecord | None) -> None:
+    """Raise a UserError if two galleries or files record models whose embeddings cannot be compared."""
+    if record is not None and other is not None and not record.same_model(other):
+        models = f"{record.weights} and {other.weights}"
+        raise UserError(f"{name} and {other_name} are of models that cannot be compared: {models}")
+
+
 def model_of(record: ModelRecord | None, checkpoint: str | None, name: str) -> Checkpoint | None:
     """Returns the model of a gallery's record, or of --checkpoint; UserError if they differ. name: of the gallery."""
     recorded = None if record is None else record.checkpoint

@@ -216,16 +216,13 @@ def check_threshold(
     with_genuine = sum(errors.genuine_pairs > 0 for errors in report.classes)
     far = _compare("FAR", report.far, far_limit, len(report.classes), impostors)
     frr = _compare("FRR", promised_frr, frr_limit, with_genuine, genuine)
+    not_checked = _rates_not_checked(set(ids), far, frr, has_frr=promised_frr is not None)
     if far is None and frr is None:
-        raise ValueError("no pair of these samples is known to be the same or different: every group has one sample")
+        raise ValueError(" ".join(not_checked))
     cosine = _mean_cosine(samples.embeddings)
     if far is not None and far.today.rate > _MOST and cosine > _ALIKE:
         notes.append(f"The embeddings are nearly equal (mean cosine {cosine:.2f}): is it the right input and model?")
-    not_checked, fpir, fnir = list[str](), None, None
-    if frr is None:
-        not_checked.append("FRR was not checked: no pairs are known to be genuine. Give labels or tracks.")
-    if far is None:
-        not_checked.append("FAR was not checked: no pairs are known to be impostor pairs. Give labels or frames.")
+    fpir, fnir = None, None
     if report.target.kind == "fpir" and "labels" not in ids:
         not_checked.append("Searches were not checked: no identities are known. Give labels.")
     elif report.target.kind == "fpir":
@@ -233,6 +230,30 @@ def check_threshold(
         fpir, fnir, problems = _compare_searches(report, searched)
         not_checked += problems
     return ThresholdCheck(far, frr, fpir, fnir, tuple(not_checked), tuple(notes))
+
+
+def _rates_not_checked(given: set[str], far: RateToday | None, frr: RateToday | None, *, has_frr: bool) -> list[str]:
+    """Returns why FRR and FAR were not checked.
+
+    given: kinds of ids; has_frr: whether the report has an FRR of such pairs.
+    """
+    reasons = list[str]()
+    if frr is None:
+        reason = "no pairs are known to be genuine. Give labels or tracks"
+        if not has_frr:
+            reason = "the report has no FRR of pairs of one camera, as those of a track are"
+        elif given & {"labels", "tracks"}:
+            of_two = " of two cameras" if "cameras" in given else ""
+            reason = f"no {'identity' if 'labels' in given else 'track'} has two samples{of_two}"
+        reasons.append(f"FRR was not checked: {reason}.")
+    if far is None:
+        reason = "no pairs are known to be impostor pairs. Give labels or frames"
+        if "labels" in given:
+            reason = "all samples are of one identity"
+        elif "frames" in given:
+            reason = "no frame has two samples" + (" of two tracks" if "tracks" in given else "")
+        reasons.append(f"FAR was not checked: {reason}.")
+    return reasons
 
 
 def _mean_cosine(embeddings: Tensor) -> float:

@@ -207,6 +207,8 @@ def _doubtful_labels(
         return None
     doubtful = DoubtfulLabels(labels, int((~remaining).sum()))
     rest = samples.subset(remaining)
+    if search is not None and search.gallery_size == len(names):  # all identities of the set
+        search = replace(search, gallery_size=len(torch.unique(rest.ids)))
     try:
         planned = None if search is None else PlannedSearch(search, rest)
         pairs = rest.pairs()

@@ -65,6 +65,15 @@ def test_pages_on_a_full_disk(tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["e.npz", "threshold.json"]
 
 
+def test_metrics_that_cannot_be_written_are_printed(tmp_path, capsys, monkeypatch):
+    def fail(path, *_, **__):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("pml_ext.runner.evaluation.results.write_atomically", fail)
+    out, line = ended(["metrics", file(tmp_path), "--output", tmp_path / "m"], capsys)
+    assert "mAP" in out and line.startswith(f"{tmp_path}/m/metrics.json: [Errno 28] No space left on device")
+
+
 class Unreachable(lightning.Callback):
     """As a callback that sends a message when training ends."""
 

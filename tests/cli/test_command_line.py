@@ -95,7 +95,7 @@ def test_options_stand_before_and_after_overrides():
     assert trained_config(options) == ("my.yml", ["MODEL.WEIGHTS", "last.ckpt"])
 
 
-def test_words_that_look_like_options_keys_and_files():
+def test_words_that_look_like_options_keys_and_files(tmp_path, monkeypatch):
     words = ["train", "my.yml", "MODEL.HEADS.MARGIN", "-1e-3", "MODEL.LOSSES.CE.EPSILON", "-1", "MODEL.WEIGHTS", "A"]
     train = parse([*words, "--num-gpus", "2", "--resume"])[1]
     assert (train.num_gpus, train.resume) == (2, True) and training_config(train) == ("my.yml", words[2:])
@@ -105,6 +105,10 @@ def test_words_that_look_like_options_keys_and_files():
     assert (exported.output, exported.overrides) == ("B.C", [])
     misspelt = ["solver.base_lr", "1"]  # left to the config to name
     assert training_config(parse(["train", "my.yml", *misspelt])[1]) == ("my.yml", misspelt)
+    (tmp_path / "CUB" / "robin").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)  # a folder with the letters of a key
+    config, overrides = training_config(parse(["train", "CUB", "SEED", "1"])[1])
+    assert config.endswith("base.yml") and "folder:CUB" in overrides[1] and overrides[-2:] == ["SEED", "1"]
     words = ["DSC_0001.JPG", "--output", "f.npz", "MODEL.WEIGHTS", "W", "--half", "IMAGES", "--model", "a.yml"]
     options = parse(["embed", *words])[1]
     assert (options.images, options.overrides, options.half) == (["DSC_0001.JPG", "IMAGES"], words[3:5], True)

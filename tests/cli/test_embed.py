@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from pml_ext import Embedder
+from pml_ext._shared.errors import UserError
 from pml_ext.cli import main
 from pml_ext.deploy import images
 from pml_ext.deploy.gallery import Gallery
@@ -99,6 +100,22 @@ def test_changes_of_one_percent(shop, words, tmp_path, decoded, capsys):
     changed.write_bytes(b"no image")  # its row goes, and the list says why
     assert main(words) == 0 and agrees(tmp_path, shop, [path for path in remaining if path != changed])
     assert str(changed) in (tmp_path / "g" / "unreadable.txt").read_text()
+
+
+def test_images_that_cannot_be_read_for_a_while_keep_their_rows(shop, words, tmp_path, monkeypatch, capsys):
+    folder = extract(tmp_path / "images", 5)
+    words += [str(tmp_path / "images")]
+    assert main(words) == 0
+    read_content = images.read_content
+
+    def lost_server(path):
+        raise UserError(f"image {path} cannot be read: [Errno 5] Input/output error")
+
+    monkeypatch.setattr(images, "read_content", lost_server)
+    assert main([*words, "--prune"]) == 0
+    assert "5 images of " in (said := capsys.readouterr().err) and "cannot be read now" in said
+    monkeypatch.setattr(images, "read_content", read_content)
+    assert agrees(tmp_path, shop, folder)
 
 
 KILLED = """

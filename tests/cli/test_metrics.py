@@ -16,6 +16,7 @@ from pml_ext._shared.files import sha256_of
 from pml_ext.cli import main
 from pml_ext.metrics import OPIS, AccuracyCalculator, CohortNormalization, cohort_mask
 from tests.cli.embedding_files import CAMERAS, DIGITS, X, Y, failure, file
+from tests.deploy.galleries import add, clustered, create
 from tests.metrics.test_normalization import crowded
 
 COUNT = 160
@@ -164,6 +165,29 @@ def test_the_report_of_embeddings(tmp_path, capfd):
     assert "Not drawn" not in page and page.count("<figure>") == 7
     points = re.findall(r'<i title="(.*?)"', page)
     assert sorted(points)[0] == "digit 0: 0_0.png" and len(points) == COUNT, "identities by the user's names"
+
+
+def test_samples_without_paths_are_named_by_their_rows_of_the_file(tmp_path, capfd):
+    embeddings, labels = crowded(200)
+    source = file(tmp_path, embeddings=embeddings.numpy(), labels=labels.numpy())
+    assert main(["metrics", source, "--cohort", "0.3", "--report", "--output", str(tmp_path)]) == 0
+    capfd.readouterr()
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    points = [re.fullmatch(r"(\d+): row (\d+)", title) for title in re.findall(r'<i title="(.*?)"', page)]
+    assert points and all(labels[int(point[2])] == int(point[1]) for point in points if point)
+
+
+def test_galleries_of_two_models_are_not_compared(tmp_path, capfd):
+    for name, digit in (("one", "1"), ("other", "2")):
+        add(create(tmp_path / name, 8, sha256=64 * digit, labels=True), clustered(50))
+    one, other = str(tmp_path / "one"), str(tmp_path / "other")
+    out = ("--output", str(tmp_path / "m"))
+    for words in (
+        ("metrics", one, "--gallery", other, *out), ("metrics", one, "--distractors", other, *out),
+        ("metrics", one, "--cohort", other, *out), ("threshold", "choose", one, "--far", "0.1", "--cohort", other),
+        ("search", one, "--gallery", other),
+    ):  # fmt: skip
+        assert "are of models that cannot be compared: w and w" in failure(capfd, *words)
 
 
 @pytest.fixture(scope="module")

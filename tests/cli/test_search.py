@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from pml_ext.deploy.neighbours import search as find_neighbours
 from pml_ext.deploy.readers import read_embeddings
 from pml_ext.thresholds import SearchPlan, ThresholdReport
 from tests.cli.embedding_files import failure, hits
-from tests.deploy.galleries import add, create
+from tests.deploy.galleries import add, clustered, create
 from tests.deploy.models import exported_model, small_model
 
 EMBEDDINGS = torch.randn(80, 6, generator=torch.Generator().manual_seed(0)) + 3
@@ -153,6 +154,12 @@ def test_the_model_may_have_moved_and_may_be_an_exported_one(shop, tmp_path, cap
     for moved in (file, weights):  # the checkpoint gives the same embeddings
         assert main([*searching, "MODEL.WEIGHTS", str(moved)]) == 0
         assert hits(capfd.readouterr().out) == [(1.0, "accept", str(shop.images[2]))]
+    record = Gallery.open(tmp_path / "o").record
+    record = replace(record, config={**record.config, "TEST.FLIP.ENABLED": False})
+    add(Gallery.create(tmp_path / "f", record, has_labels=False, cohort=None), clustered(5, record.embedding_dim))
+    words = ("search", str(shop.images[2]), "--gallery", str(tmp_path / "f"), "MODEL.WEIGHTS", str(file))
+    said = failure(capfd, *words, "MODEL.DEVICE", "cpu")
+    assert "its weights are the gallery's, but it was exported with another config" in said
     other = small_model(tmp_path / "other")[1]
     state = torch.load(other, weights_only=True)["state_dict"]
     state["heads.bottleneck.0.running_mean"] += 1

@@ -3,6 +3,7 @@
 import json
 import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -223,16 +224,42 @@ def test_a_cohort_in_a_file_is_saved_with_the_report_and_needed_to_check(tmp_pat
     today = crowd(tmp_path / "today.npz", seed=2)
     check = ["threshold", "check", str(report), today, "--checkpoint", str(weights)]
     assert main(check) == main([*check, "--cohort", str(saved)]) == 0
+    copied = np.load(cohort)["embeddings"][:1]
+    data, junk = np.load(today), np.zeros((10, 16))
+    np.savez(
+        tmp_path / "junk.npz",
+        embeddings=np.concatenate([junk + 1, copied, data["embeddings"]]),
+        labels=np.concatenate([np.full(10, "-1"), ["person 5000"], data["labels"]]),
+    )
+    capsys.readouterr()
+    main(["threshold", "check", str(report), str(tmp_path / "junk.npz"), "--checkpoint", str(weights)])
+    assert "left out: 1 copies of cohort samples: rows 10\n" in capsys.readouterr().out
     assert choose(*words, str(saved)) == 0, "a saved cohort is one, too"
     assert json.loads(report.read_text())["normalization"] == first["normalization"]
     kept = saved.rename(tmp_path / "kept.npz")
     capsys.readouterr()
     assert "give --cohort its cohort.npz; there is none next to it" in failure(capsys, *check)
+    plain = ("threshold", "choose", source, "--far", "0.01", "--output", str(tmp_path / "plain"))
+    assert main([*plain]) == 0
+    plain_check = ("threshold", "check", str(tmp_path / "plain" / "threshold.json"), today, "--cohort", str(kept))
+    assert "plain/threshold.json is of plain cosines: leave --cohort out" in failure(capsys, *plain_check)
     other = CohortNormalization.fit(crowded(seed=5)[0])
     other.save(saved, checkpoint=weights)
     assert "normalization must be that of the report" in failure(capsys, *check)
     weights.write_bytes(b"other weights")
     assert "it is not this model's" in failure(capsys, "threshold", "choose", *words, str(kept))
+
+
+@pytest.mark.parametrize("command", ["threshold choose FILE --far 0.01", "metrics FILE"])
+def test_embeddings_named_like_a_cohort_are_not_overwritten(command, tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    crowd("v.npz")
+    before = Path(crowd("cohort.npz", seed=1, first=1000)).read_bytes()
+    words = command.replace("FILE", "v.npz").split()
+    assert "cohort.npz is there, and is no saved cohort" in failure(
+        capfd, *words, "--cohort", "cohort.npz", "--output", "."
+    )
+    assert Path("cohort.npz").read_bytes() == before
 
 
 def test_training_samples_and_a_share_are_one_cohort(tmp_path, capsys):
@@ -316,6 +343,10 @@ def test_frames_and_tracks(saved, tmp_path, capsys):
     assert "only FAR was checked, and it holds. FRR was not checked" in capsys.readouterr().out
     assert check(saved, source, "--tracks", "track") == 3
     assert "only FRR was checked, and it holds. FAR was not checked" in capsys.readouterr().out
+    half = np.where(np.arange(1600) % 2, person, -1)  # of a detector whose tracks are incomplete
+    np.savez(source, embeddings=embeddings.numpy(), track=half)
+    assert check(saved, source, "--tracks", "track") == 3
+    assert "of 1,200 pairs of 200 tracks" in capsys.readouterr().out
 
 
 def test_doubtful_labels_are_listed_with_their_images(tmp_path, capsys):

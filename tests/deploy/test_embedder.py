@@ -14,6 +14,8 @@ from torchvision.transforms import InterpolationMode, v2
 
 from pml_ext import Embedder
 from pml_ext._shared.errors import UserError
+from pml_ext.runner.config.network_keys import load_for_embedding
+from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from tests.deploy import models
 from tests.deploy.images import extract
 from tests.deploy.models import exported_model, network_of, small_model
@@ -110,6 +112,10 @@ def test_another_process_loads_the_model_from_its_files(model, images, tmp_path,
     again = pickle.loads(text)
     assert again.record == embedder.record and again.batch_size == 3
     torch.testing.assert_close(again(images), embedder(images))
+    glyphs = PixelsToEmbedding(load_for_embedding("Glyphs/triplet.yml", []), flip=False).model
+    torch.save({"state_dict": glyphs.state_dict()}, tmp_path / "glyphs.ckpt")
+    bundled = Embedder.from_config("Glyphs/triplet.yml", tmp_path / "glyphs.ckpt", device="cpu")
+    assert pickle.loads(pickle.dumps(bundled)).record == bundled.record
     network = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten())
     module = Embedder(network, size=(8, 8), mean=[0.0] * 3, std=[1.0] * 3, device="cpu")
     torch.testing.assert_close(pickle.loads(pickle.dumps(module))(images), module(images))

@@ -270,7 +270,11 @@ def test_noise_without_labels_is_a_question_about_the_model():
     ("known", "message"),
     [
         ({"labels": LABELS, "frames": LABELS}, "give labels, or frames and tracks; got both"),
-        ({"tracks": torch.arange(400)}, "every group has one sample"),
+        ({"tracks": torch.arange(400)}, r"no track has two samples\. FAR .* Give labels or frames"),
+        (
+            {"frames": torch.arange(400)},
+            r"FRR .* Give labels or tracks\. FAR was not checked: no frame has two samples",
+        ),
         ({"frames": LABELS[:7]}, r"frames must have shape \(400,\)"),
         ({"labels": LABELS, "far_limit": 0}, r"far_limit must be in \(0, 1\); got 0"),
         ({"labels": LABELS, "frr_limit": 2.5}, r"frr_limit must be in \(0, 1\); got 2.5"),
@@ -281,6 +285,17 @@ def test_noise_without_labels_is_a_question_about_the_model():
 def test_what_cannot_be_checked_is_an_error(report, known, message):
     with pytest.raises(ValueError, match=message):
         report.check(**{"embeddings": population(1), **known})
+
+
+def test_what_was_not_checked_says_why(report):
+    single = report.check(population(1)[:100], labels=torch.arange(100))
+    assert single.not_checked == ("FRR was not checked: no identity has two samples.",)
+    alike = report.check(population(1)[:4], labels=torch.zeros(4, dtype=torch.long))
+    assert alike.not_checked == ("FAR was not checked: all samples are of one identity.",)
+    cameras = torch.arange(400) // 100  # each of the four images of a person
+    across = ThresholdReport.from_embeddings(population(0), LABELS, far=0.01, cameras=cameras)
+    with pytest.raises(ValueError, match="the report has no FRR of pairs of one camera"):
+        across.check(population(1), tracks=LABELS)
 
 
 def test_the_guides_verdicts_keep_what_it_promises():

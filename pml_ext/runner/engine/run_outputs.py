@@ -41,7 +41,7 @@ def report_run(
 ) -> dict[str, dict[str, float]]:
     """Write, print and return the results of `weights`; ranks other than 0 do nothing.
 
-    later: collects the errors of pages and threshold reports.
+    later: collects the errors of files.
     """
     if not trainer.is_global_zero:
         return {}
@@ -57,7 +57,8 @@ def report_run(
     if module.losses_of_epoch.shares:
         about["gradient_shares"] = module.losses_of_epoch.shares
     about["notes"] = notes = list(filter(None, notes))
-    write_metrics(files["metrics"], module.results, weights=str(weights), seed=cfg.SEED, **about)
+    with later.collected(files["metrics"]):
+        write_metrics(files["metrics"], module.results, weights=str(weights), seed=cfg.SEED, **about)
     has_table = bool(embedded) or not module.test_sets
     if has_table:
         table = results_table(module.results, files, compared, notes)
