@@ -83,7 +83,6 @@ def _print_metrics(options: Namespace) -> None:
         "opis": asdict(OPISSettings()),
     }
     folder = Path(options.output)
-    folder.mkdir(parents=True, exist_ok=True)
     if options.cohort is not None:
         require_cohort_file(folder)
     files = [options.file] if options.gallery is None else [options.file, options.gallery]
@@ -99,6 +98,7 @@ def _print_metrics(options: Namespace) -> None:
         cohort, rows, notes = take_cohort(options.cohort, sets, model)
         sets = [data.take(measured) for data, measured in zip(sets, rows, strict=True)]
         about["normalize"] = asdict(describe_cohort(cohort))
+    folder.mkdir(parents=True, exist_ok=True)
     named = [_labelled(data, name) for data, name in zip(sets, files, strict=True)]
     query, gallery = named[0], named[1] if len(named) > 1 else None
     if options.distractors is not None:
