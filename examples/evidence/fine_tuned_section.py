@@ -148,11 +148,11 @@ def _sentence(sides: Mapping[str, str], compared: Sequence[Compared]) -> str:
 
 
 def _table(store: Store, results: Tested, set_name: str, compared: Sequence[Compared]) -> str:
-    """A set's values and changes, and the sides of which no trial was better than the frozen network."""
+    """A set's values and changes, and the sides that were not tested."""
     headings = [set_name, *(HEADINGS[measure] + SUFFIXES[measure] for measure in HEADINGS)]
     lines = [headings, ["---"] * len(headings), [NAMES[FROZEN], *_values(results, set_name, FROZEN)]]
     of_frozen = max(map(_accuracy, _validated(store, set_name, FROZEN)), default=0.0)
-    failed = []
+    failed, not_run = list[str](), list[str]()
     for side in BASES:
         if (set_name, side) in results.tests:
             changes = [of for of in compared if (of.set_name, of.side) == (set_name, side)]
@@ -160,7 +160,11 @@ def _table(store: Store, results: Tested, set_name: str, compared: Sequence[Comp
             lines.append([NAMES[side], *(f"{value} ({_shown(change)})" for value, change in values)])
         elif max(map(_accuracy, _validated(store, set_name, side)), default=np.inf) <= of_frozen:
             failed.append(NAMES[side])
+        else:
+            not_run.append(NAMES[side])
     text = "\n".join(f"|{'|'.join(line)}|" for line in lines) + "\n"
+    if not_run:
+        text += f"\nNot run on {set_name}: {', '.join(not_run)}.\n"
     if failed:
         text += f"\nNo trial was better than the frozen network on {set_name}: {', '.join(failed)}.\n"
     return text

@@ -1,7 +1,8 @@
 """Write the README's tables and measured sentences; --check tells whether they are up to date.
 
 Each is between a line `<!-- written by examples/tools/readme_tables.py: NAME -->` and `<!-- end -->`. The data is
-in examples/evidence/results (guide.json, by run.py; whole_networks.csv and first_run.json, by whole.py) and in
+in examples/evidence/results (guide.json, by run.py; whole_networks.csv and first_run.json, by whole.py; fine_tuned.csv,
+by fine_tuned.py) and in
 examples/benchmarks/results.csv.
 """
 
@@ -142,8 +143,8 @@ def terms() -> str:
         cells = []
         for study, _, set_name in studies:
             base, method = ("ce", f"ce_{term}") if study == "whole_networks" else ("softmax", f"softmax + {term}")
-            (row,) = [row for row in differences(study, base, method) if row["set"] == set_name]
-            cells.append(in_bold(float(row["value"]), row["verdict"]))
+            rows_of_set = [row for row in differences(study, base, method) if row["set"] == set_name]
+            cells.append("".join(in_bold(float(row["value"]), row["verdict"]) for row in rows_of_set) or "–")
         of_layers = averages[f"id + {term}"]["map_at_r"]
         rows.append([shown, *cells, in_bold(of_layers["mean"], of_layers["verdict"])])
     return table(["added loss", *(heading for _, heading, _ in studies), "layers, mean of 5 sets"], rows)
@@ -159,7 +160,7 @@ def differences(study: str, base: str, method: str) -> list[dict[str, str]]:
 
 def fine_tuned(base: str, method: str) -> str:
     """A method's change of mAP@R in fine-tuned networks, on each set."""
-    return " and ".join(in_bold(float(row["value"]), row["verdict"]) for row in differences("fine_tuned", base, method))
+    return ", ".join(in_bold(float(row["value"]), row["verdict"]) for row in differences("fine_tuned", base, method))
 
 
 def in_bold(points: float, verdict: str) -> str:
