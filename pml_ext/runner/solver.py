@@ -204,7 +204,8 @@ class WarmUp(LRScheduler):
 def build_schedule(options: CN, optimizer: Optimizer, *, steps_per_epoch: int) -> LRScheduler:
     """Builds SOLVER.SCHED multiplied by the warm-up; step it once per iteration."""
     entry = SCHEDULER_REGISTRY.entry(options.SCHED)
-    warmup_steps = round(options.WARMUP_EPOCHS * steps_per_epoch) or options.WARMUP_ITERS
+    epochs = options.WARMUP_EPOCHS
+    warmup_steps = round(epochs * steps_per_epoch) if epochs else options.WARMUP_ITERS
     supplied = {"max_epochs": options.MAX_EPOCH, "steps_per_epoch": steps_per_epoch, "warmup_steps": warmup_steps}
     schedule = construct(entry, SCHEDULER_REGISTRY.key, optimizer, **arguments_from(options, entry, supplied))
     if not isinstance(schedule, LRScheduler) or isinstance(schedule, ReduceLROnPlateau):
