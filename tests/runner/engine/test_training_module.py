@@ -16,6 +16,7 @@ from pml_ext.losses import SoftTripleLoss
 from pml_ext.runner.checks.rules import LOGGER_NAMES
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
+from pml_ext.runner.data.datasets import load_train_set
 from pml_ext.runner.data.loaders import collate
 from pml_ext.runner.engine import training_module
 from pml_ext.runner.engine.checkpoints import LOGGED
@@ -25,6 +26,7 @@ from pml_ext.runner.engine.trainer import LOGGERS, build_loggers, build_trainer
 from pml_ext.runner.evaluation.collapse import EpochLosses
 from pml_ext.runner.evaluation.run_metrics import Evaluation
 from pml_ext.runner.launch import Launch
+from pml_ext.runner.modeling.architectures import build_model
 from tests.distributed.test_evaluation import a_test_set
 from tests.runner.modeling.networks import module_of
 
@@ -62,6 +64,26 @@ def test_buffers_get_the_plain_layout_that_processes_can_broadcast(module):
     assert module.model.last.is_contiguous() and torch.equal(module.model.last, values)
     assert module.model.expanded.is_contiguous() and module.model.indices.is_sparse
     assert module.model.backbone[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_state_is_restored_also_if_the_architecture_has_losses_or_a_miner(module):
+    module.losses = nn.ModuleDict({"a": nn.Linear(1, 1)})
+    module.model.losses = nn.ModuleDict({"b": nn.Linear(1, 1)})
+    module.model.miner = nn.Linear(1, 1)
+    state = module.state_dict()
+    assert {"backbone.0.weight", "losses.a.weight", "losses.b.weight", "miner.bias"} <= state.keys()
+    module.load_state_dict({name: torch.full_like(value, 7) for name, value in state.items()})
+    assert all(value.eq(7).all() for value in module.state_dict().values())
+
+
+def test_weights_that_a_checkpoint_cannot_tell_apart_are_one_message(monkeypatch):
+    cfg = load_config("Digits/sap_tcm.yml", ["MODEL.LOSSES.NAME", ("SoftTripleLoss",)])
+    model: Any = build_model(cfg)
+    model.losses = nn.ModuleDict({"SoftTripleLoss": SoftTripleLoss(5, 64)})
+    monkeypatch.setattr(training_module, "build_model", lambda *_, **__: model)
+    monkeypatch.setattr(training_module, "_output_sizes", lambda *_: lambda name: 64)
+    with pytest.raises(UserError, match=r"Baseline and MODEL\.LOSSES both have the weights losses\.SoftTripleLoss\."):
+        module_of(cfg, load_train_set(cfg.DATASETS, grey=True))
 
 
 def test_too_few_classes_are_one_message():
