@@ -191,8 +191,7 @@ class TrainingModule(lightning.LightningModule):
             values = self.model.losses(outputs, labels)
             total = self._total(values, batch)
             if self.trainer.is_last_batch:
-                embeddings = parts_of(outputs, "features")[0]
-                self.losses_of_epoch.compare(embeddings, self.loss_terms.of_collapsed(outputs, labels))
+                self.losses_of_epoch.compare(self.loss_terms.of_collapsed(outputs, labels))
                 compared = {name: value for name, value in values.items() if not _trains_other(value, features)}
                 if len(compared) > 1 and features:
                     self.losses_of_epoch.shares = shares_of_values(compared, features)

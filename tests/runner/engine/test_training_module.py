@@ -20,13 +20,14 @@ from pml_ext.runner.data.datasets import load_train_set
 from pml_ext.runner.data.loaders import collate
 from pml_ext.runner.engine import training_module
 from pml_ext.runner.engine.checkpoints import LOGGED
-from pml_ext.runner.engine.loss_terms import loss_in_chunks
+from pml_ext.runner.engine.loss_terms import LossTerms, loss_in_chunks
 from pml_ext.runner.engine.precise_bn import recompute_statistics
 from pml_ext.runner.engine.trainer import LOGGERS, build_loggers, build_trainer
 from pml_ext.runner.evaluation.collapse import EpochLosses
 from pml_ext.runner.evaluation.run_metrics import Evaluation
 from pml_ext.runner.launch import Launch
 from pml_ext.runner.modeling.architectures import build_model
+from pml_ext.runner.modeling.losses.factory import WeightedLoss
 from tests.distributed.test_evaluation import a_test_set
 from tests.runner.modeling.networks import module_of
 
@@ -252,6 +253,34 @@ def test_a_loss_of_other_images_has_no_share_of_the_gradient_on_the_batch():
     assert net.losses_of_epoch.shares.keys() == {"a", "b", "constant"}
     total.backward()
     assert weight.grad is not None
+
+
+class MovingCentre(nn.Module):
+    """Keeps a moving average in a parameter, a buffer, and the last step's tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.centre = nn.Parameter(torch.zeros(2), requires_grad=False)
+        self.register_buffer("rows", torch.zeros(()))
+        self.last: Any = None
+
+    def forward(self, embeddings, labels):
+        self.centre.lerp_(embeddings.detach().mean(dim=0), 0.5)
+        self.rows += len(embeddings)
+        self.last = embeddings.norm()
+        return self.last + self.centre.sum()
+
+
+def test_losses_are_left_unchanged_by_their_values_for_equal_embeddings():
+    loss, term = MovingCentre(), WeightedLoss("a", 1.0, is_id_loss=False, is_mined=False)
+    terms, labels = LossTerms([term], nn.ModuleDict({"a": loss}), None), torch.arange(4)
+    weight = nn.Parameter(torch.eye(2))
+    for features, count in ((torch.ones(4, 2) + 0.01 * torch.randn(4, 2), 1), (torch.randn(4, 2), 0)):
+        outputs = {"features": features @ weight}
+        terms(outputs, labels)
+        before = [loss.centre.clone(), loss.rows.clone(), loss.last.clone()]
+        assert len(terms.of_collapsed(outputs, labels)) == count
+        torch.testing.assert_close([loss.centre, loss.rows, loss.last], before, rtol=0, atol=0)
 
 
 def test_only_parameters_get_the_layout_of_convolutions():
