@@ -79,7 +79,8 @@ class EpochLosses:
         """Evaluate the epoch; rank 0 logs changes."""
         means, was_stuck = self.means(), bool(self.problem)
         zero = [name for name, value in means.items() if value == 0]
-        values = {name: float(value) for name, value in self._collapsed.items()}
+        # An architecture's `losses` may name the terms otherwise.
+        values = {name: float(value) for name, value in self._collapsed.items() if name in means}
         stuck = [name for name, value in values.items() if abs(means[name] - value) <= _DEVIATION * abs(value)]
         self.problem = ""
         if stuck:

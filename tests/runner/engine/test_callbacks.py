@@ -214,6 +214,7 @@ def test_a_problem_is_a_collapse_a_loss_of_zero_or_a_small_share_in_this_order()
     losses, collapsed = {"TripletLoss": 0.3005, "CITLoss": 0.5}, {"TripletLoss": 0.3, "CITLoss": 2.0}
     stuck = "In epoch 2 TripletLoss stayed at 0.3, the value if all embeddings are equal; try"
     assert epoch_of(losses, {}, collapsed=collapsed).startswith(stuck)
+    assert epoch_of(losses, {}, collapsed=collapsed | {"named_otherwise": 0.3}).startswith(stuck)
     assert epoch_of({"TripletLoss": 0.31, "CITLoss": 0.5}, {}, collapsed=collapsed) == ""
     shares = {"CITLoss": 0.009, "TripletLoss": 0.991}
     zero = "TripletLoss was exactly 0 in all of epoch 2"
