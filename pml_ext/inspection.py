@@ -19,7 +19,7 @@ from pml_ext._pml import losses as pml_losses
 from pml_ext._shared.checks import check_embeddings, check_in_range, check_indices_tuple, check_labels
 from pml_ext.functional.losses.pair_weighting import Weighting
 from pml_ext.functional.tuples import same_and_different
-from pml_ext.losses._base import at_least_float32
+from pml_ext.losses._base import at_least_float32, copy_losses
 from pml_ext.losses._facts import check_tuple_loss
 from pml_ext.losses.injected_distance import inject, run_with_distance, twin_of
 from pml_ext.losses.pair_weighting import PairWeightingLoss
@@ -184,7 +184,7 @@ def _weights_at(
     # A separate gradient path, which PML's zero losses need.
     points = at_least_float32(embeddings.detach()).clone().requires_grad_()
     injected = inject(loss.distance, matrix, points=(points, points))
-    copied_loss = _copy(loss)  # leaves the caller's statistics and warnings unchanged
+    copied_loss = copy_losses(loss)  # leaves the caller's statistics and warnings unchanged
     with torch.enable_grad(), torch.autocast(embeddings.device.type, enabled=False):
         value = run_with_distance(copied_loss, injected, points, labels.to(points.device), indices_tuple)
         if not isinstance(value, Tensor) or value.ndim:
@@ -198,18 +198,6 @@ def _weights_at(
             f"{type(loss).__name__} did not call self.distance(embeddings, ref_emb), so its pairs cannot be reached"
         )
     return torch.zeros_like(matrix)
-
-
-def _copy(losses: Any) -> Any:
-    """Returns a deep copy of a loss, or of a dict of losses, with the same parameters.
-
-    Stored tensors of the last step (DynamicSoftMarginLoss) are detached from its graph.
-    """
-    modules = [*losses.values()] if isinstance(losses, Mapping) else [losses]
-    parts = [part for module in modules for part in module.modules()]
-    kept = [value for part in parts for value in vars(part).values() if isinstance(value, Tensor)]
-    shared = {id(parameter): parameter for part in parts for parameter in part.parameters(recurse=False)}
-    return copy.deepcopy(losses, shared | {id(value): value.detach().clone() for value in kept if not value.is_leaf})
 
 
 def gradient_shares(
@@ -250,7 +238,7 @@ def gradient_shares(
     values = {}
     with _random_states_kept(inputs.device), torch.enable_grad(), no_autocast(inputs.device):
         for name in _terms_of(losses):
-            term = _terms_of(_copy(losses))[name]  # a copy for each, as a term may fill a memory that others read
+            term = _terms_of(copy_losses(losses))[name]  # a copy for each, as a term may fill a memory that others read
             values[name] = term.value(inputs, labels, indices_tuple)
     return shares_of_values(values, [inputs])
 

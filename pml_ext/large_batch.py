@@ -137,11 +137,11 @@ class ChunkedPass:
         self._devices = {x.device for x in (*inputs, *weights) if x.device.type not in ("cpu", "meta")}
         self._random: list[RandomStates] = []
         is_divided = len(self._parts) > 1
-        self._buffers: dict[tuple[nn.Module, str], Tensor] = {}
+        self._before: dict[tuple[nn.Module, str], Tensor] = {}
+        copies: dict[int, Tensor] = {}  # by id, so that a buffer that two modules share stays shared
         for module in self._modules if is_divided else ():
             for name, buffer in module.named_buffers(recurse=False):
-                self._buffers[module, name] = buffer
-        self._before = {of: buffer.clone() for of, buffer in self._buffers.items()}
+                self._before[module, name] = copies.setdefault(id(buffer), buffer.clone())
         finished: list[list[Tensor | None]] = []
         with self._alone() if is_divided else nullcontext():
             with torch.no_grad():
@@ -186,14 +186,13 @@ class ChunkedPass:
         Copies, because a buffer that a graph has saved must not change.
         """
         states = _random_states(self._devices)
-        # Keyed by id, so that a buffer that two modules share stays shared.
-        others = {id(self._buffers[of]): copy for of, copy in self._before.items()}
+        after = {(module, name): getattr(module, name) for module, name in self._before}
         try:
-            for (module, name), buffer in self._buffers.items():
-                setattr(module, name, others[id(buffer)])
+            for (module, name), buffer in self._before.items():
+                setattr(module, name, buffer)
             yield
         finally:
-            for (module, name), buffer in self._buffers.items():
+            for (module, name), buffer in after.items():
                 setattr(module, name, buffer)
             _set_random_states(states)
 

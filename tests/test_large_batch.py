@@ -140,6 +140,30 @@ def test_spectral_norms_buffers_are_replayed():
     torch.testing.assert_close(outputs[3:], outputs[:2], rtol=0, atol=0)
 
 
+class Counting(nn.Module):
+    """Counts its rows in a buffer that it replaces and in one that it changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(12, 8)
+        self.register_buffer("rows", torch.zeros(()))
+        self.register_buffer("in_place", torch.zeros(()))
+
+    def forward(self, x):
+        self.rows = self.rows + len(x)
+        self.in_place += len(x)
+        return self.layer(x) * self.rows / self.in_place + self.rows
+
+
+def test_buffers_are_those_of_one_pass():
+    model = Noted(Counting())
+    for rows in (24, 48):
+        step(model, batch(), PairWeightingLoss(), chunk=10)
+        assert model.module.rows == model.module.in_place == rows
+    outputs = [output for _, output in model.outputs[:5]]
+    torch.testing.assert_close(outputs[3:], outputs[:2], rtol=0, atol=0)
+
+
 class Found(NamedTuple):
     features: tuple[Tensor, Tensor]
     nothing: None

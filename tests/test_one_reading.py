@@ -9,12 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
 
 from pml_ext._shared.errors import UserError
+from pml_ext._shared.identities import JUNK
 from pml_ext.cli import main
 from pml_ext.deploy.images import list_images
 from pml_ext.deploy.readers import read_embeddings
+from pml_ext.metrics import LabelledEmbeddings, metrics_among_distractors, standard_metrics
+from pml_ext.metrics.labelled_embeddings import number_labels
 from pml_ext.metrics.labels import number_classes
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.datasets import OpenSet, data_set, load
@@ -82,6 +86,12 @@ def python(_, identities, cameras, camera):
     )
 
 
+def labelled_embeddings(_, identities, cameras, camera):
+    (part,) = number_labels(LabelledEmbeddings(torch.eye(len(identities)), identities, cameras), None)
+    names = {JUNK: str(JUNK), **part.identity_names}
+    return [names[number] for number in part.labels.tolist()], partition(part.cameras.tolist())
+
+
 def items_of_a_class(folder, identities, cameras, camera):
     class Items(ImageDataset):
         def __init__(self, root):
@@ -100,7 +110,7 @@ def partition(values):
 
 IMAGES = [csv, tsv, parquet]
 EMBEDDINGS = [npz, embedding_table]
-PYTHON = [python, items_of_a_class]
+PYTHON = [python, labelled_embeddings, items_of_a_class]
 READERS = [*IMAGES, *EMBEDDINGS, *PYTHON]
 CAMERAS = ["camera", "camid", "Cameras", "CAM", "cam_id", "Camera ID"]
 MISSING = ["nan", "", " ", "NaN", "NULL", "None", "N/A", "<NA>"]
@@ -160,6 +170,21 @@ def test_a_misspelt_column_is_refused(read, camera, tmp_path):
 def test_numbers_that_are_no_ids(read, tmp_path):
     with pytest.raises(UserError, match=r"must be integers .* or strings; got float"):
         read(tmp_path, [0.5, 1.5], [0, 1], "camera")
+
+
+def test_labels_of_every_type_of_numbers_have_the_same_metrics():
+    ids = np.array([-1, -1, *range(5), *range(5)])
+    x = torch.eye(6)[[*ids, *ids[::-1]]] + 0.2 * torch.randn(24, 6)
+    query, gallery = LabelledEmbeddings(x[:12], ids), LabelledEmbeddings(x[12:], ids[::-1])
+    metrics = standard_metrics(query, gallery), metrics_among_distractors(query, gallery, LabelledEmbeddings(-x, None))
+    for of_query, of_gallery in ((np.float64, np.float32), (np.int8, np.float64), (np.int64, object)):
+        query = LabelledEmbeddings(x[:12], ids.astype(of_query))
+        gallery = LabelledEmbeddings(x[12:], ids[::-1].astype(of_gallery))
+        distractors = LabelledEmbeddings(-x, np.arange(100.0, 124.0))
+        found = standard_metrics(query, gallery), metrics_among_distractors(query, gallery, distractors)
+        assert repr(found) == repr(metrics)
+    with pytest.raises(UserError, match=r"must have other identities .*; got 3"):
+        metrics_among_distractors(query, gallery, LabelledEmbeddings(x[:1], np.array([3.0])))
 
 
 COMMANDS = {

@@ -378,6 +378,19 @@ def checked_batch(
     return points, ids, ref_points, ref_ids
 
 
+def copy_losses(losses: Any) -> Any:
+    """Returns a deep copy of a loss, or of a dict of losses, with the same trainable parameters.
+
+    Stored tensors of the last step (DynamicSoftMarginLoss) are detached from its graph.
+    """
+    modules = [*losses.values()] if isinstance(losses, Mapping) else [losses]
+    parts = [part for module in modules for part in module.modules()]
+    kept = [value for part in parts for value in vars(part).values() if isinstance(value, Tensor)]
+    parameters = [parameter for part in parts for parameter in part.parameters(recurse=False)]
+    shared = {id(parameter): parameter for parameter in parameters if parameter.requires_grad}
+    return copy.deepcopy(losses, shared | {id(value): value.detach().clone() for value in kept if not value.is_leaf})
+
+
 def at_least_float32(x: Tensor) -> Tensor:
     """Converts 16-bit floats to float32. A row of zeros gets no gradient, because in 16 bits it would be infinite."""
     if x.dtype not in (torch.float16, torch.bfloat16):

@@ -126,7 +126,7 @@ class DiscriminativeLoss(EmbeddingLoss):
     """
 
     facts = LossFacts(compares="class vectors", reads_distance=False)
-    fixed = ("num_classes", "embedding_size", "centroids", "distance", "paper_scale", "seed")
+    fixed = ("num_classes", "embedding_size", "centroids", "centroid_size", "distance", "paper_scale", "seed")
     has_gradient_below_0 = True
     labels_because = "DiscriminativeLoss needs labels: it compares each sample with the centroid of its class"
 
@@ -159,11 +159,11 @@ class DiscriminativeLoss(EmbeddingLoss):
         self.register_buffer("centroids", make_centroids(centroids, num_classes, embedding_size, centroid_size, seed))
         self._kind = centroids if isinstance(centroids, str) else "given"
         size = num_classes if self.centroids is None else self.centroids.shape[1]
+        self.centroid_size = size
         self.projection = nn.Linear(embedding_size, size, bias=False) if size != embedding_size else None
 
     def extra_repr(self) -> str:
-        size = self.num_classes if self.centroids is None else self.centroids.shape[1]
-        return f"{super().extra_repr()}, centroids={self._kind!r}, centroid_size={size}"
+        return f"{super().extra_repr()}, centroids={self._kind!r}"
 
     def compute_loss(
         self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels

@@ -228,7 +228,7 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
     ) -> None:  # fmt: skip
         wrapped: Any = loss_by_name(loss)
         super().__init__()
-        self._takes = _optional_arguments(wrapped)
+        _optional_arguments(wrapped)
         self._wrap(wrapped)
         margins = lambda_plus, lambda_minus, margin_plus, margin_minus
         self.tcm = TCMLoss(*margins, indicator=indicator, divide_by=divide_by)
@@ -242,14 +242,15 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
         )
         labels, ref_labels = (labels_for(self.loss, ids, embeddings) for ids in (labels, ref_labels))
         arguments = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_labels}
+        accepted = _optional_arguments(self.loss)
         for name, value in arguments.items():
-            if value is not None and name not in self._takes:
+            if value is not None and name not in accepted:
                 kind = type(self.loss).__name__
                 raise ValueError(
                     f"{name} must be None with {kind}, which does not accept it; got {type(value).__name__}"
                 )
         with naming_reducer(self.loss, KeyError, NotImplementedError):
-            base: Any = self.loss(embeddings, labels, **{name: arguments[name] for name in self._takes})
+            base: Any = self.loss(embeddings, labels, **{name: arguments[name] for name in accepted})
         if not isinstance(base, Tensor):
             raise TypeError(
                 f"{type(self.loss).__name__} must return a tensor that TCM can be added to; got "

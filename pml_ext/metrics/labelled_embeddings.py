@@ -12,7 +12,7 @@ from torch import Tensor
 from pml_ext._ops.custom_gradient import to_sphere
 from pml_ext._shared.checks import warn_caller
 from pml_ext._shared.errors import UserError, import_library
-from pml_ext._shared.identities import JUNK, check_matches, describe_similar_ids, is_junk
+from pml_ext._shared.identities import JUNK, check_matches, describe_similar_ids, is_junk, read_ids
 from pml_ext.metrics import keys
 from pml_ext.metrics.calculator import AccuracyCalculator
 from pml_ext.metrics.headings import STANDARD_METRICS, STANDARD_RANKS, named_metrics
@@ -31,6 +31,8 @@ class LabelledEmbeddings:
         labels: (N,) integers or strings; −1 is junk, which every metric ignores. None: distractors of unknown identity.
         cameras: (N,) integers or strings; None: unknown.
         name: name of the set in error messages.
+    Raises:
+        UserError: (a ValueError) labels or cameras of another length or type, or missing values among them.
 
     >>> LabelledEmbeddings(torch.eye(2), np.array(["ann", "bob"])).name
     'the set'
@@ -40,6 +42,13 @@ class LabelledEmbeddings:
     labels: np.ndarray | None
     cameras: np.ndarray | None = None
     name: str = "the set"
+
+    def __post_init__(self) -> None:
+        for column in ("labels", "cameras"):
+            values = getattr(self, column)
+            if values is not None:
+                ids = read_ids(values, len(self.embeddings), f"{self.name}: {column}")
+                object.__setattr__(self, column, ids)
 
 
 @dataclass(frozen=True)

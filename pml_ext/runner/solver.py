@@ -34,13 +34,15 @@ def build_optimizer(options: CN, model: nn.Module) -> torch.optim.Optimizer:
 
     A norm's bias counts as a bias, as in FastReID. Parameters of losses count as heads, like FastReID's class weights.
     HEADS_LR_FACTOR has no effect on heads with other names (MGN's), as in FastReID. MOMENTUM and NESTEROV apply to SGD
-    only. A node with the optimizer's name holds its other arguments.
+    only. A node with the optimizer's name holds its other arguments. The first module of a shared weight decides.
     """
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    listed = set[nn.Parameter]()
     for module_name, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
-            if not parameter.requires_grad:
+            if not parameter.requires_grad or parameter in listed:
                 continue
+            listed.add(parameter)
             rate, decay = options.BASE_LR, options.WEIGHT_DECAY
             if name == "bias":
                 rate, decay = rate * options.BIAS_LR_FACTOR, options.WEIGHT_DECAY_BIAS
@@ -204,7 +206,8 @@ class WarmUp(LRScheduler):
 def build_schedule(options: CN, optimizer: Optimizer, *, steps_per_epoch: int) -> LRScheduler:
     """Builds SOLVER.SCHED multiplied by the warm-up; step it once per iteration."""
     entry = SCHEDULER_REGISTRY.entry(options.SCHED)
-    warmup_steps = round(options.WARMUP_EPOCHS * steps_per_epoch) or options.WARMUP_ITERS
+    epochs = options.WARMUP_EPOCHS
+    warmup_steps = round(epochs * steps_per_epoch) if epochs else options.WARMUP_ITERS
     supplied = {"max_epochs": options.MAX_EPOCH, "steps_per_epoch": steps_per_epoch, "warmup_steps": warmup_steps}
     schedule = construct(entry, SCHEDULER_REGISTRY.key, optimizer, **arguments_from(options, entry, supplied))
     if not isinstance(schedule, LRScheduler) or isinstance(schedule, ReduceLROnPlateau):

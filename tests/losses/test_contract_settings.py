@@ -26,10 +26,10 @@ OTHER_VALUES = {
 # The weighting that an option of PairWeightingLoss belongs to.
 WEIGHTINGS = {"bins": "histogram", "bounded": "bin_lifted", "margin": "triplet", "scale": "nca"}
 WEIGHTINGS["neg_margin"] = "contrastive"
-FIXED = ("paper_scale", "seed")
+FIXED = ("centroid_size", "paper_scale", "seed")
 
 
-NOT_CHANGED = ("pml", "loss", "geometry", "centroids", "centroid_size", "num_classes", "embedding_size")
+NOT_CHANGED = ("pml", "loss", "geometry", "centroids", "num_classes", "embedding_size")
 
 
 def other_value(name, argument):

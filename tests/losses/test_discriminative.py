@@ -89,7 +89,7 @@ def test_projection_only_where_sizes_differ_and_centroids_are_fixed():
     assert torch.equal(make("kmeans", seed=5).centroids, kmeans_centroids(6, 6, seed=5))
     assert not make("one_hot", 1000, 1000).state_dict()  # not a million numbers
     loss = DiscriminativeLoss(6, 6, centroids=torch.eye(6))
-    assert "centroids='given', centroid_size=6" in repr(loss)
+    assert "centroids='given'" in repr(loss) and "centroid_size=6" in repr(loss)
 
 
 @pytest.mark.parametrize("kind", KINDS)

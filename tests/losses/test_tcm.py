@@ -145,6 +145,9 @@ def test_around_a_module_of_ones_own():
     for given in ({"indices_tuple": (LABELS_OF_BOTH,) * 3}, {"ref_emb": X + 1, "ref_labels": LABELS_OF_BOTH}):
         with pytest.raises(ValueError, match=f"{next(iter(given))} must be None with Mean, which does not accept"):
             TCMRegularizer(Mean())(X, LABELS_OF_BOTH, **given)
+    regularized = TCMRegularizer(ContrastiveLoss())
+    regularized.loss = Mean()
+    assert_close(regularized(X, LABELS_OF_BOTH), expected)
 
 
 REFUSED = [

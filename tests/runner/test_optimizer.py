@@ -23,11 +23,13 @@ def test_biases_norms_and_heads_have_their_own_rates_and_decays():
     model["losses"] = nn.ModuleDict({"DiscriminativeLoss": DiscriminativeLoss(3, 2)})
     model["backbone"].append(nn.InstanceNorm1d(2, affine=True))
     model["backbone"][1].weight.requires_grad_(False)
+    model["heads"].register_parameter("shared", model["backbone"][0].weight)  # listed once, at its first place
     groups = build_optimizer(cfg.SOLVER, model).param_groups
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     found = {}
     for group in groups:
         for parameter in group["params"]:
+            assert names[id(parameter)] not in found
             found[names[id(parameter)]] = (group["lr"], group["weight_decay"])
     expected = {
         "backbone.0.weight": (1.0, 0.1),

@@ -47,6 +47,7 @@ def test_warm_up(method, expected):
 def test_a_warm_up_in_epochs_is_one_of_their_iterations():
     in_epochs = rates(config(WARMUP_EPOCHS=3, WARMUP_ITERS=1000, SCHED="CosineAnnealingLR"))
     assert in_epochs == rates(config(WARMUP_ITERS=30, SCHED="CosineAnnealingLR"))
+    assert rates(config(WARMUP_EPOCHS=0.01, WARMUP_ITERS=1000))[0] == 1, "less than half an iteration is no warm-up"
 
 
 def test_multi_step_counts_epochs_that_end_after_the_warm_up():

@@ -7,6 +7,7 @@ from torch import distributed as dist
 from pml_ext._ops.distributed import gather_rows, rows_of_rank
 from pml_ext._ops.numerics import product_blocks, rows_of_a_block, unit_rows
 from pml_ext._shared.checks import check_embeddings, check_finite, check_positions, check_whole
+from pml_ext._shared.errors import ArgumentError
 
 # Blocks of 64 MB in float32: with 16 MB the product of 512 columns with 20,000 takes 17 % longer.
 _ENTRIES = 2**24
@@ -77,11 +78,7 @@ def _prepare(embeddings: Tensor, cohort: Tensor, k: int, rows: Tensor | None) ->
             f"cohort must have the {embeddings.shape[1]} columns of embeddings; got {cohort.shape[1]}: is it another "
             "model's?"
         )
-    others = len(cohort) - (rows is not None)
-    if not 1 <= k <= others:
-        raise ValueError(
-            f"k must be from 1 to {others}, the cohort size{' minus the sample itself' * (rows is not None)}; got {k}"
-        )
+    check_cohort_size(k, len(cohort), includes_sample=rows is not None)
     if rows is not None:
         check_positions(rows, len(cohort), "rows")
         if len(rows) != len(embeddings):
@@ -91,6 +88,14 @@ def _prepare(embeddings: Tensor, cohort: Tensor, k: int, rows: Tensor | None) ->
     unit, others_unit = unit_rows(embeddings), unit_rows(cohort).to(embeddings.device)
     dtype = torch.promote_types(unit.dtype, others_unit.dtype)
     return unit.to(dtype), others_unit.to(dtype)
+
+
+def check_cohort_size(k: int, size: int, name: str = "k", *, includes_sample: bool) -> None:
+    """From 1 to the cohort size, without the sample itself if the cohort includes it."""
+    others = size - includes_sample
+    if not 1 <= k <= others:
+        itself = " minus the sample itself" if includes_sample else ""
+        raise ArgumentError(name, f"must be from 1 to {others}, the cohort size{itself}; got {k}")
 
 
 def sides_of_distance(query: Tensor, gallery: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:

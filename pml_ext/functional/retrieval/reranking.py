@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pml_ext._ops.numerics import row_blocks, unit_rows
 from pml_ext._shared.checks import check_choice, check_in_range, check_number, check_whole
+from pml_ext._shared.errors import ArgumentError
 from pml_ext.functional.retrieval.feature_distances import check_features, distance_blocks, prepare_features
 
 
@@ -68,8 +69,7 @@ def expand_features(
     check_features(query, gallery, "cosine")
     total = len(query) + len(gallery)
     check_whole(k, "k")
-    if not 1 <= k <= total:
-        raise ValueError(f"k must be from 1 to the {total} queries and gallery items; got {k!r}")
+    check_expansion_size(k, total)
     check_number(alpha, "alpha")
     if not 0 <= alpha < float("inf"):
         raise ValueError(f"alpha must be finite and at least 0; got {alpha!r}")
@@ -79,6 +79,12 @@ def expand_features(
     for _ in range(times):
         features = average_with_neighbors(features, k, alpha)
     return features[: len(query)], features[len(query) :]
+
+
+def check_expansion_size(k: int, total: int, name: str = "k") -> None:
+    """From 1 to the total number of queries and gallery items."""
+    if not 1 <= k <= total:
+        raise ArgumentError(name, f"must be from 1 to the {total} queries and gallery items; got {k!r}")
 
 
 def average_with_neighbors(features: Tensor, k: int, alpha: float) -> Tensor:
@@ -157,11 +163,16 @@ def rerank_blocks(
     total = len(query) + len(gallery)
     check_whole(k1, "k1")
     check_whole(k2, "k2")
-    if not 1 <= k1 < total:
-        raise ValueError(f"k1 must be from 1 to {total - 1}, fewer than queries and gallery items; got {k1!r}")
+    check_neighbourhood_size(k1, total)
     if not 1 <= k2 <= k1:
         raise ValueError(f"k2 must be from 1 to k1 = {k1}; got {k2!r}")
     return blocks_of_distances(query, gallery, k1, k2, lambda_, metric, definition == "zhong")
+
+
+def check_neighbourhood_size(k1: int, total: int, name: str = "k1") -> None:
+    """From 1 to one less than the total number of queries and gallery items."""
+    if not 1 <= k1 < total:
+        raise ArgumentError(name, f"must be from 1 to {total - 1}, fewer than queries and gallery items; got {k1!r}")
 
 
 def blocks_of_distances(

@@ -47,7 +47,7 @@ def load_for_embedding(config_file: str | Path | None, overrides: list[str] | No
         value_of(cfg, node)[name] = value_of(accepted_config, key)
     cfg.MODEL.BACKBONE.PRETRAIN = False  # MODEL.WEIGHTS replace every weight, so nothing is downloaded
     classifier = get_cfg().MODEL.HEADS
-    for name in ("CLS_LAYER", "NUM_CLASSES", "PFC", "MARGIN", "SCALE"):
+    for name in ("CLS_LAYER", "NUM_CLASSES", "PFC", "MARGIN", "SCALE", "FILTER_COSINE"):
         cfg.MODEL.HEADS[name] = classifier[name]
     return cfg
 

@@ -16,6 +16,7 @@ from pml_ext.runner.data.datasets.image_check import find_copies_of_images
 from pml_ext.runner.data.loaders import ImageColumns, SeededImages, collate, evaluation_loader, train_loader
 from pml_ext.runner.data.samplers import Drawn, JointBatchSampler
 from pml_ext.runner.data.transforms import build_transform
+from pml_ext.runner.evaluation.run_metrics import check_sizes
 from pml_ext.runner.evaluation.selected_metrics import replaces_metrics
 from pml_ext.runner.launch import is_first
 from pml_ext.runner.modeling.interfaces import as_float
@@ -50,7 +51,9 @@ class DataModule(lightning.LightningDataModule):
         self.notes: list[str] = []
         """Sentences about copies of images and queries without a match."""
         if not replaces_metrics(cfg.TEST):
-            self.notes += [sentence for name, data in searched.items() for sentence in _check_matches(name, data)]
+            for name, data in searched.items():
+                check_sizes(cfg.TEST, name, data)
+                self.notes += _check_matches(name, data)
         if cfg.DATASETS.CHECK_IMAGES and is_first():
             if cfg.DATASETS.COMBINEALL:  # the tests are part of the training
                 self.notes += find_copies_of_images(self.train_set, {}) + find_copies_of_images(None, searched)

@@ -11,6 +11,8 @@ from pml_ext._shared.errors import UserError
 from pml_ext._shared.names import described
 from pml_ext.large_batch import ChunkedPass, with_gradients
 from pml_ext.losses import PartialFC
+from pml_ext.losses._base import copy_losses
+from pml_ext.runner.evaluation.collapse import are_nearly_equal
 from pml_ext.runner.modeling.interfaces import Outputs, columns_of, parts_of
 from pml_ext.runner.modeling.losses.factory import WeightedLoss
 
@@ -53,22 +55,26 @@ class LossTerms:
         features, joint_labels = [self._gather(part) for part in parts_of(outputs, "features")], self._gather(labels)
         mined = [None if self.miner is None else self.miner(part, joint_labels) for part in features]
         self.batch = JointBatch(features, joint_labels, mined)
-        return self._values(outputs, labels, self.batch)
+        return self._values(outputs, labels, self.batch, self.losses)
 
     @torch.no_grad()
     def of_collapsed(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
-        """Returns the losses of the last batch if all embeddings and class scores equalled their mean."""
-        if self.batch is None or self.class_vectors:  # Partial FC counts its calls, which seed the class sampling
-            return {}
-        collapsed = {name: tuple(map(self._collapsed, parts_of(outputs, name))) for name in ("features", "cls_outputs")}
-        joint = self.batch._replace(features=[self._collapsed(part) for part in self.batch.features])
-        return self._values(collapsed, labels, joint)
+        """Returns the losses of the last batch if all embeddings and this rank's class scores equalled their mean.
 
-    def _values(self, outputs: Outputs, labels: Tensor, joint: JointBatch) -> dict[str, Tensor]:
+        Empty if the embeddings are not nearly equal, and with Partial FC, whose ranks exchange embeddings in each call.
+        """
+        if self.batch is None or self.class_vectors or not are_nearly_equal(self.batch.features[0]):
+            return {}
+        collapsed = {"cls_outputs": tuple(map(_mean_rows, parts_of(outputs, "cls_outputs")))}
+        joint = self.batch._replace(features=[_mean_rows(part) for part in self.batch.features])
+        # Copies, because these embeddings must not enter a loss's memory or statistics.
+        return self._values(collapsed, labels, joint, copy_losses(self.losses))
+
+    def _values(self, outputs: Outputs, labels: Tensor, joint: JointBatch, losses: nn.ModuleDict) -> dict[str, Tensor]:
         features, logits = parts_of(outputs, "features"), parts_of(outputs, "cls_outputs")
         values: dict[str, Tensor] = {}
         for term in self.terms:
-            loss = self.losses[term.name]
+            loss = losses[term.name]
             parts = logits if term.is_id_loss else features
             part_values: list[Tensor]
             if isinstance(loss, PartialFC):
@@ -86,10 +92,6 @@ class LossTerms:
             total: Any = sum(part_values)
             values[term.name] = term.scale * total / len(part_values)
         return values
-
-    def _collapsed(self, part: Tensor) -> Tensor:
-        mean = self._gather(part.mean(dim=0, keepdim=True)).mean(dim=0, keepdim=True)
-        return mean.expand_as(part).contiguous()
 
     def _value_of_one(self, share: Tensor) -> Tensor:
         """Returns the value to log of a loss share, which is scaled by the number of ranks for DDP's mean."""
@@ -138,6 +140,11 @@ def loss_in_chunks(
             outputs.append(parameter)
             shares.append(gradient)
     return with_gradients(value, outputs, shares, scale=scale)
+
+
+def _mean_rows(part: Tensor) -> Tensor:
+    """Returns a tensor of the same shape in which all rows are the mean row."""
+    return part.mean(dim=0, keepdim=True).expand_as(part).contiguous()
 
 
 def _rows_of(column: Any, rows: Tensor) -> Any:

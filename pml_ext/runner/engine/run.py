@@ -122,9 +122,10 @@ def _train(
     if resumed is not None:
         # Names the keys that differ if the checkpoint is of another model; Lightning then restores weights,
         # optimizer and schedule. The module seeds random state anew each step, from (SEED, epoch, step, rank).
-        load_weights(module, resumed, optional=tuple(module.class_vectors))  # read later, from separate files
+        optional = tuple(module.class_vectors)  # read later, from separate files
+        load_weights(module, resumed, architecture=module.model, optional=optional)
     elif cfg.MODEL.WEIGHTS:
-        load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING, partly=True)
+        load_weights(module, cfg.MODEL.WEIGHTS, architecture=module.model, optional=ONLY_FOR_TRAINING, partly=True)
     steps = steps_per_epoch(len(data.train_set), cfg.SOLVER.IMS_PER_BATCH)
     frozen = freeze_callbacks(cfg.MODEL.FREEZE_LAYERS, cfg.SOLVER, steps_per_epoch=steps)
     named = [CALLBACK_REGISTRY.get(name)() for name in cfg.CALLBACKS]
@@ -190,7 +191,7 @@ def _conclude(cfg: CN, trainer: lightning.Trainer, module: TrainingModule, data:
         step = steps_of(best)
         # A best checkpoint that PRECISE_BN has saved has the number of the last step.
         if step != trainer.global_step or cfg.TEST.PRECISE_BN.ENABLED:
-            load_weights(module, best, optional=tuple(module.class_vectors))
+            load_weights(module, best, architecture=module.model, optional=tuple(module.class_vectors))
             has_results = False
         log.info("results are of %s, after step %d of %d", best, step, trainer.global_step)
     if cfg.TEST.PRECISE_BN.ENABLED:
@@ -250,7 +251,7 @@ def evaluate(cfg: CN, launch: Launch | None = None) -> dict[str, dict[str, float
         if cfg.TEST.BASELINES:
             before = _measured_before_training(module, trainer, data)
             baselines = _baselines(module, trainer, data, before, row=RANDOM)
-        load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
+        load_weights(module, cfg.MODEL.WEIGHTS, architecture=module.model, optional=ONLY_FOR_TRAINING)
         trainer.validate(module, datamodule=data, verbose=False)
         later, weights = LaterErrors(), Path(cfg.MODEL.WEIGHTS)
         results = report_run(cfg, trainer, module, output, weights, EVAL_METRICS, baselines, later)

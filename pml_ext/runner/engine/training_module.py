@@ -121,6 +121,12 @@ class TrainingModule(lightning.LightningModule):
         self.loss_terms = LossTerms(terms, self.losses, self.miner)
         if hasattr(self.model, "loss_terms"):
             self.model.loss_terms = self.loss_terms
+        of_trainer = [f"losses.{name}" for name in self.losses.state_dict()]
+        if common := sorted(self.model.state_dict().keys() & of_trainer):
+            raise UserError(
+                f"{class_name(self.model)} and MODEL.LOSSES both have the weights {', '.join(common[:FEW])}, which a "
+                "checkpoint cannot tell apart; rename the part `losses` of the architecture"
+            )
         self.class_vectors = self.loss_terms.class_vectors
         self._ddp_params_and_buffers_to_ignore = list(self.class_vectors)
 
@@ -147,10 +153,8 @@ class TrainingModule(lightning.LightningModule):
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
         """The reverse of `state_dict`."""
-        prefixed = {}
-        for name, value in state_dict.items():
-            is_of_losses = name.startswith(("losses.", "miner."))
-            prefixed[name if is_of_losses else f"model.{name}"] = value
+        others = {name for name in super().state_dict() if not name.startswith("model.")}
+        prefixed = {name if name in others else f"model.{name}": value for name, value in state_dict.items()}
         return super().load_state_dict(prefixed, strict, assign)
 
     def ranks_of(self, parameter: nn.Parameter) -> ProcessGroup | None:
@@ -187,8 +191,7 @@ class TrainingModule(lightning.LightningModule):
             values = self.model.losses(outputs, labels)
             total = self._total(values, batch)
             if self.trainer.is_last_batch:
-                embeddings = parts_of(outputs, "features")[0]
-                self.losses_of_epoch.compare(embeddings, self.loss_terms.of_collapsed(outputs, labels))
+                self.losses_of_epoch.compare(self.loss_terms.of_collapsed(outputs, labels))
                 compared = {name: value for name, value in values.items() if not _trains_other(value, features)}
                 if len(compared) > 1 and features:
                     self.losses_of_epoch.shares = shares_of_values(compared, features)

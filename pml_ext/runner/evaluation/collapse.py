@@ -33,6 +33,13 @@ def describe_collapse(name: str, embeddings: Tensor, labels: Tensor | None) -> s
 _VARIANCE, _DEVIATION = 0.01, 0.01
 
 
+@torch.no_grad()
+def are_nearly_equal(embeddings: Tensor) -> bool:
+    """Returns whether the embeddings of a batch, (B, D), have so little variance that they may have collapsed."""
+    variance = unit_rows(embeddings).var(dim=0, correction=0).sum()
+    return float(variance) < _VARIANCE
+
+
 SMALLEST_SHARE = 0.01
 """Share of the gradient below which a loss hardly changes the training."""
 
@@ -63,18 +70,17 @@ class EpochLosses:
         """Mean of each loss in the epoch so far."""
         return {name: float(value) / self._steps for name, value in self._sums.items()}
 
-    @torch.no_grad()
-    def compare(self, embeddings: Tensor, collapsed: Mapping[str, Tensor]) -> None:
-        """Record the epoch's last batch, (B, D), and its losses for equal embeddings; `shares` of earlier ones go."""
-        variance = unit_rows(embeddings).var(dim=0, correction=0).sum()
-        self._collapsed = dict(collapsed) if float(variance) < _VARIANCE else {}
+    def compare(self, collapsed: Mapping[str, Tensor]) -> None:
+        """Record the losses of the epoch's last batch for equal embeddings; `shares` of earlier batches go."""
+        self._collapsed = dict(collapsed)
         self.shares = {}
 
     def end_epoch(self, epoch: int, *, is_first: bool) -> None:
         """Evaluate the epoch; rank 0 logs changes."""
         means, was_stuck = self.means(), bool(self.problem)
         zero = [name for name, value in means.items() if value == 0]
-        values = {name: float(value) for name, value in self._collapsed.items()}
+        # An architecture's `losses` may name the terms otherwise.
+        values = {name: float(value) for name, value in self._collapsed.items() if name in means}
         stuck = [name for name, value in values.items() if abs(means[name] - value) <= _DEVIATION * abs(value)]
         self.problem = ""
         if stuck:

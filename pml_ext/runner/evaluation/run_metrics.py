@@ -17,8 +17,11 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._ops.numerics import unit_rows
 from pml_ext._shared.checks import check_finite
+from pml_ext._shared.errors import UserError
 from pml_ext._shared.identities import JUNK
+from pml_ext.functional.retrieval.cohort import check_cohort_size
 from pml_ext.functional.retrieval.ranking import Ranking
+from pml_ext.functional.retrieval.reranking import check_expansion_size, check_neighbourhood_size
 from pml_ext.functional.verification.roc import ROC, roc_curve
 from pml_ext.functional.verification.templates import pair_cosines
 from pml_ext.metrics import CSLS, AccuracyCalculator, ReIDEvaluator, VerificationEvaluator, keys
@@ -111,8 +114,6 @@ class Evaluation:
 
         results = measure(self.calculator, self.columns if is_first else self.by_scores)
         if self.refined is not None and is_first:
-            if data.gallery is None:
-                raise ValueError("TEST.AQE and TEST.RERANK need a separate gallery. Set both to False")
             results |= _of_ranking(self.refined.per_query(features[0], *query, features[1], *gallery), self.by_rank)
         if self.csls is not None:
             results |= {keys.csls(name): value for name, value in measure(self.csls, self.by_rank).items()}
@@ -128,6 +129,23 @@ class Evaluation:
             samples += [embeddings[identities != JUNK], identities[identities != JUNK]]
         accuracies = calculator.get_accuracy(*samples)  # type: ignore[arg-type]
         return {name: float(accuracies[name]) for name in self.user_metrics}
+
+
+def check_sizes(test: CN, name: str, data: OpenSet) -> None:
+    """Raises UserError if a test set lacks the gallery or the images that TEST.AQE, TEST.RERANK and TEST.CSLS need."""
+    if data.gallery is None and (test.AQE.ENABLED or test.RERANK.ENABLED):
+        raise UserError(f"{name}: TEST.AQE and TEST.RERANK need a separate gallery. Set both to False")
+    total = sum(len(part) for part in data.parts)
+    try:
+        if test.AQE.ENABLED:
+            check_expansion_size(test.AQE.QE_K, total, "TEST.AQE.QE_K")
+        if test.RERANK.ENABLED:
+            check_neighbourhood_size(test.RERANK.K1, total, "TEST.RERANK.K1")
+        if test.CSLS.ENABLED:
+            searched = int((data.parts[-1].identities != JUNK).sum())
+            check_cohort_size(test.CSLS.K, searched, "TEST.CSLS.K", includes_sample=True)
+    except ValueError as error:
+        raise UserError(f"{name}: {error}") from error
 
 
 def roc_of_listed_pairs(data: PairSet | TemplateSet, features: Features) -> ROC:

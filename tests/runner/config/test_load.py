@@ -10,6 +10,7 @@ import pytest
 
 from pml_ext._shared.errors import UserError
 from pml_ext.cli import main
+from pml_ext.runner.checks.rules import require_network
 from pml_ext.runner.config.files import CONFIGS, NOTEBOOKS, SCRIPTS
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.config.network_keys import config_of, load_for_embedding, shaping
@@ -205,7 +206,7 @@ def test_a_path_that_is_nearly_right_is_named(tmp_path):
 TEXT = """
 MODEL:
   BACKBONE: {DEPTH: 18x, FEAT_DIM: 512, PRETRAIN: True}
-  HEADS: {CLS_LAYER: MyClassifier, EMBEDDING_DIM: 64, NUM_CLASSES: 751}
+  HEADS: {CLS_LAYER: MyClassifier, FILTER_COSINE: 0.4, EMBEDDING_DIM: 64, NUM_CLASSES: 751}
 INPUT: {SIZE_TEST: [64, 32], REA: {PROB: 7.0}}
 SOLVER: {MAX_EPOCH: 3}
 TEST: {IMS_PER_BATCH: 5}
@@ -225,6 +226,7 @@ def test_only_what_is_needed_is_taken(config):
     assert (cfg.INPUT.REA.PROB, cfg.SOLVER.MAX_EPOCH) != (7.0, 3), "training's"
     assert not cfg.MODEL.BACKBONE.PRETRAIN
     assert (cfg.MODEL.HEADS.CLS_LAYER, cfg.MODEL.HEADS.NUM_CLASSES) == ("Linear", 0)
+    require_network(cfg)
 
 
 def test_a_record_of_it_gives_it_back(config):

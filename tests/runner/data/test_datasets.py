@@ -24,6 +24,7 @@ from pml_ext.runner.data.datasets.handwriting import (
     omniglot_set,
 )
 from pml_ext.runner.data.datasets.image_files import ImageFile, dataset_root, image_sets
+from pml_ext.runner.engine.data_module import DataModule
 from tests.runner.data.published_layouts import LAYOUTS, encoded_image, face_bin, write
 
 
@@ -144,6 +145,34 @@ def test_unreadable_images_are_skipped_listed_and_limited(tmp_path, caplog):
     unchecked = load_train_set(config(tmp_path, ("Market1501",), CHECK_IMAGES=False), grey=False)
     with pytest.raises(UserError, match="cannot be decoded"):
         unchecked.images[unchecked.names.index(str(damaged))]
+
+
+@pytest.mark.parametrize("options", [{"COMBINEALL": True}, {"RM_LT": True}])
+@pytest.mark.parametrize("names", [("folder:mine",), ("folder:mine", "folder:other"), ("folder:other", "folder:mine")])
+def test_a_training_set_without_a_readable_image_is_one_message(names, options, tmp_path):
+    for name in names:
+        write(
+            tmp_path / name.removeprefix("folder:"),
+            *(f"{identity}/{number}.jpg" for identity in "ab" for number in "12"),
+        )
+    for file in (tmp_path / "mine").rglob("*.jpg"):
+        file.write_bytes(b"")
+    cfg = get_cfg()
+    cfg.DATASETS.update(config(tmp_path, names, **options))
+    with pytest.raises(UserError, match=r"^4 of 4 images of folder:mine, train cannot be read \(.*file is empty"):
+        DataModule(cfg)
+
+
+def test_unreadable_images_that_leave_one_of_each_identity_are_one_message(tmp_path):
+    write(tmp_path / "mine", "a/1.jpg", "a/2.jpg", "b/1.jpg", "b/2.jpg")
+    for identity in "ab":
+        (tmp_path / "mine" / identity / "2.jpg").write_bytes(b"")
+    with pytest.raises(UserError, match=r"^2 of 4 images of folder:mine, train cannot be read"):
+        DataModule(
+            load_config(
+                None, ["DATASETS.ROOT", str(tmp_path), "DATASETS.NAMES", ("folder:mine",), "DATASETS.RM_LT", True]
+            )
+        )
 
 
 def test_ranks_divide_the_files_and_share_what_they_find(tmp_path, monkeypatch):

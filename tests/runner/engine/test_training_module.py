@@ -16,15 +16,18 @@ from pml_ext.losses import SoftTripleLoss
 from pml_ext.runner.checks.rules import LOGGER_NAMES
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
+from pml_ext.runner.data.datasets import load_train_set
 from pml_ext.runner.data.loaders import collate
 from pml_ext.runner.engine import training_module
 from pml_ext.runner.engine.checkpoints import LOGGED
-from pml_ext.runner.engine.loss_terms import loss_in_chunks
+from pml_ext.runner.engine.loss_terms import LossTerms, loss_in_chunks
 from pml_ext.runner.engine.precise_bn import recompute_statistics
 from pml_ext.runner.engine.trainer import LOGGERS, build_loggers, build_trainer
 from pml_ext.runner.evaluation.collapse import EpochLosses
 from pml_ext.runner.evaluation.run_metrics import Evaluation
 from pml_ext.runner.launch import Launch
+from pml_ext.runner.modeling.architectures import build_model
+from pml_ext.runner.modeling.losses.factory import WeightedLoss
 from tests.distributed.test_evaluation import a_test_set
 from tests.runner.modeling.networks import module_of
 
@@ -62,6 +65,26 @@ def test_buffers_get_the_plain_layout_that_processes_can_broadcast(module):
     assert module.model.last.is_contiguous() and torch.equal(module.model.last, values)
     assert module.model.expanded.is_contiguous() and module.model.indices.is_sparse
     assert module.model.backbone[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_state_is_restored_also_if_the_architecture_has_losses_or_a_miner(module):
+    module.losses = nn.ModuleDict({"a": nn.Linear(1, 1)})
+    module.model.losses = nn.ModuleDict({"b": nn.Linear(1, 1)})
+    module.model.miner = nn.Linear(1, 1)
+    state = module.state_dict()
+    assert {"backbone.0.weight", "losses.a.weight", "losses.b.weight", "miner.bias"} <= state.keys()
+    module.load_state_dict({name: torch.full_like(value, 7) for name, value in state.items()})
+    assert all(value.eq(7).all() for value in module.state_dict().values())
+
+
+def test_weights_that_a_checkpoint_cannot_tell_apart_are_one_message(monkeypatch):
+    cfg = load_config("Digits/sap_tcm.yml", ["MODEL.LOSSES.NAME", ("SoftTripleLoss",)])
+    model: Any = build_model(cfg)
+    model.losses = nn.ModuleDict({"SoftTripleLoss": SoftTripleLoss(5, 64)})
+    monkeypatch.setattr(training_module, "build_model", lambda *_, **__: model)
+    monkeypatch.setattr(training_module, "_output_sizes", lambda *_: lambda name: 64)
+    with pytest.raises(UserError, match=r"Baseline and MODEL\.LOSSES both have the weights losses\.SoftTripleLoss\."):
+        module_of(cfg, load_train_set(cfg.DATASETS, grey=True))
 
 
 def test_too_few_classes_are_one_message():
@@ -230,6 +253,34 @@ def test_a_loss_of_other_images_has_no_share_of_the_gradient_on_the_batch():
     assert net.losses_of_epoch.shares.keys() == {"a", "b", "constant"}
     total.backward()
     assert weight.grad is not None
+
+
+class MovingCentre(nn.Module):
+    """Keeps a moving average in a parameter, a buffer, and the last step's tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.centre = nn.Parameter(torch.zeros(2), requires_grad=False)
+        self.register_buffer("rows", torch.zeros(()))
+        self.last: Any = None
+
+    def forward(self, embeddings, labels):
+        self.centre.lerp_(embeddings.detach().mean(dim=0), 0.5)
+        self.rows += len(embeddings)
+        self.last = embeddings.norm()
+        return self.last + self.centre.sum()
+
+
+def test_losses_are_left_unchanged_by_their_values_for_equal_embeddings():
+    loss, term = MovingCentre(), WeightedLoss("a", 1.0, is_id_loss=False, is_mined=False)
+    terms, labels = LossTerms([term], nn.ModuleDict({"a": loss}), None), torch.arange(4)
+    weight = nn.Parameter(torch.eye(2))
+    for features, count in ((torch.ones(4, 2) + 0.01 * torch.randn(4, 2), 1), (torch.randn(4, 2), 0)):
+        outputs = {"features": features @ weight}
+        terms(outputs, labels)
+        before = [loss.centre.clone(), loss.rows.clone(), loss.last.clone()]
+        assert len(terms.of_collapsed(outputs, labels)) == count
+        torch.testing.assert_close([loss.centre, loss.rows, loss.last], before, rtol=0, atol=0)
 
 
 def test_only_parameters_get_the_layout_of_convolutions():

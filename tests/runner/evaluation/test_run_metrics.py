@@ -12,6 +12,7 @@ import torch
 from torch import distributed as dist
 from torch.nn.functional import normalize
 
+from pml_ext._shared.errors import UserError
 from pml_ext.cli import main
 from pml_ext.functional import opis
 from pml_ext.metrics import CSLS, AccuracyCalculator, ReIDEvaluator, VerificationEvaluator
@@ -24,6 +25,7 @@ from pml_ext.metrics.headings import (
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet
+from pml_ext.runner.engine.data_module import DataModule
 from pml_ext.runner.evaluation.results import results_table
 from pml_ext.runner.evaluation.run_metrics import Evaluation, device_with_room, query_and_gallery_embeddings
 from tests.distributed.test_evaluation import EVALUATED, evaluate
@@ -120,20 +122,26 @@ def test_pairs_of_images_are_verified_in_folds():
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "parts", "message"),
+    ("key", "fitting", "parts", "message"),
     [
-        ("RERANK.K1", 84, 2, "k1 must be from 1 to 83, fewer than queries and gallery items; got 84"),
-        ("AQE.QE_K", 85, 2, "k must be from 1 to the 84 queries and gallery items; got 85"),
-        ("CSLS.K", 60, 2, "k must be from 1 to 54, the cohort size minus the sample itself; got 60"),
-        ("AQE.QE_K", 5, 1, "TEST.AQE and TEST.RERANK need a separate gallery. Set both to False"),
+        ("RERANK.K1", 83, 2, r"TEST\.RERANK\.K1 must be from 1 to 83, fewer than queries and gallery items; got 84"),
+        ("AQE.QE_K", 84, 2, r"TEST\.AQE\.QE_K must be from 1 to the 84 queries and gallery items; got 85"),
+        ("CSLS.K", 54, 2, r"TEST\.CSLS\.K must be from 1 to 54, the cohort size minus the sample itself; got 55"),
+        ("CSLS.K", 23, 1, r"TEST\.CSLS\.K must be from 1 to 23, the cohort size minus the sample itself; got 24"),
+        ("AQE.QE_K", 4, 1, r"TEST\.AQE and TEST\.RERANK need a separate gallery\. Set both to False"),
     ],
 )
-def test_what_a_test_set_is_too_small_for_is_one_message(key, value, parts, message):
+def test_what_a_test_set_is_too_small_for_is_one_message_before_training(key, fitting, parts, message, monkeypatch):
     data, features = open_set()
-    data = OpenSet(data.train, *data.parts[:parts])
-    test = config((f"TEST.{key.partition('.')[0]}.ENABLED", True), (f"TEST.{key}", value)).TEST
-    with pytest.raises(ValueError, match=message):
-        Evaluation(test)(data, features[:parts])
+    data, features = OpenSet(data.train, *data.parts[:parts]), features[:parts]
+    monkeypatch.setattr("pml_ext.runner.engine.data_module.load_test_sets", lambda *_, **__: {"Set": data})
+    cfg = config((f"TEST.{key.partition('.')[0]}.ENABLED", True), (f"TEST.{key}", fitting + 1))
+    with pytest.raises(UserError, match=f"^Set: {message}"):
+        DataModule(cfg, training=False)
+    if key != "AQE.QE_K" or parts == 2:
+        cfg.merge_from_list([f"TEST.{key}", fitting])
+        DataModule(cfg, training=False)
+        assert Evaluation(cfg.TEST)(data, features)
 
 
 def test_embeddings_that_are_not_finite_are_one_message():

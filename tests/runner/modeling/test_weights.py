@@ -213,12 +213,12 @@ def test_torchs_own_wrappers_leave_their_names_in_a_file(tmp_path):
     assert torch.equal(target.heads.weight, averaged.module.heads.weight)
 
 
-def test_a_users_part_may_be_called_module(tmp_path):
-    source, target = (nn.Sequential(nn.DataParallel(nn.Linear(2, 3))) for _ in range(2))
-    assert "0.module.weight" in source.state_dict()
+@pytest.mark.parametrize("name", ["module", "model"])
+def test_a_users_part_may_be_called_module_or_model(name, tmp_path):
+    source, target = (nn.ModuleDict({name: nn.Linear(2, 3)}) for _ in range(2))
     torch.save(torch.compile(source).state_dict(), tmp_path / "w.pth")
     load_weights(target, tmp_path / "w.pth")
-    assert torch.equal(source[0].module.weight, target[0].module.weight)
+    assert torch.equal(source[name].weight, target[name].weight)
 
 
 @pytest.mark.parametrize(

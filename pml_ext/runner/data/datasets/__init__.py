@@ -98,6 +98,7 @@ def load_train_set(options: CN, *, grey: bool, check: ImageCheck | None = None, 
     several = (np.bincount(images.labels)[images.labels] > 1).nonzero()[0]
     log.info("DATASETS.RM_LT: excluded %d images of identities with one image", len(images) - len(several))
     if not len(several):
+        image_check.conclude()  # the reason may be images that cannot be read
         raise UserError("DATASETS.RM_LT excludes all images: every identity has only one; set it to False")
     return images.subset(several)
 

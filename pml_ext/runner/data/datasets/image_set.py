@@ -98,7 +98,7 @@ class ImageSet:
         shifted, shift = [], 0
         for images in sets:
             shifted.append(replace(images, identities=images.labels + shift, identity_names={}))
-            shift += int(images.labels.max()) + 1
+            shift += len(np.unique(images.identities))  # 0 if no image could be read
         return ImageSet.concatenated(shifted)
 
 

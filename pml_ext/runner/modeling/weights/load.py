@@ -140,19 +140,27 @@ _COUNTER = "num_batches_tracked"
 _PIXELS = ("pixel_mean", "pixel_std")  # FastReID 1.0 saved them
 
 
-def load_weights(module: nn.Module, path: str | Path, *, optional: tuple[str, ...] = (), partly: bool = False) -> None:
+def load_weights(
+    module: nn.Module,
+    path: str | Path,
+    *,
+    architecture: nn.Module | None = None,
+    optional: tuple[str, ...] = (),
+    partly: bool = False,
+) -> None:
     """Loads a module's weights from a file, completely or not at all; raises UserError with the keys that differ.
 
     Accepts names of FastReID, insightface, torchreid and Open Metric Learning, also inside torch's wrappers
     (DataParallel's `module.`, torch.compile's `_orig_mod.`).
 
+    architecture: the network in a module that also has losses; None: the module itself.
     optional: prefixes of names that may be in only one of file and module. Such names are logged, unless `optional`
         contains the full name.
     partly: load what fits and log the rest, if at least half of the module's tensors fit.
     """
-    model = getattr(module, "model", module)  # a TrainingModule also has the losses
-    state = whole_names(model, unwrapped_names(module, read_state_dict(path)), path)
-    fill(module, _without_pixels(model, state, path), path, optional, partly=partly)
+    network = module if architecture is None else architecture
+    state = whole_names(network, unwrapped_names(module, read_state_dict(path)), path)
+    fill(module, _without_pixels(network, state, path), path, optional, partly=partly)
 
 
 def load_pretrained(backbone: nn.Module, path: str, *, optional: tuple[str, ...] = ()) -> None:
