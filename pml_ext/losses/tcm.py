@@ -228,7 +228,7 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
     ) -> None:  # fmt: skip
         wrapped: Any = loss_by_name(loss)
         super().__init__()
-        _optional_arguments(wrapped)
+        _optional_arguments(wrapped)  # refuses a loss that takes no embeddings and labels
         self._wrap(wrapped)
         margins = lambda_plus, lambda_minus, margin_plus, margin_minus
         self.tcm = TCMLoss(*margins, indicator=indicator, divide_by=divide_by)
