@@ -213,7 +213,7 @@ def training_config(options: Namespace) -> tuple[str, list[str]]:
     config_file, run = _config_file(options, "a folder of images")
     if run is not None:
         settings += ["OUTPUT_DIR", run]
-    return config_file, _all_overrides(options, settings)
+    return config_file, _all_overrides(options, settings, config_file)
 
 
 def trained_config(options: Namespace) -> tuple[str, list[str]]:
@@ -222,7 +222,7 @@ def trained_config(options: Namespace) -> tuple[str, list[str]]:
     settings = list[str]()
     if run is not None:
         settings = ["OUTPUT_DIR", run, "MODEL.WEIGHTS", weights_of_run(run)]
-    return config_file, _all_overrides(options, settings)
+    return config_file, _all_overrides(options, settings, config_file)
 
 
 def config_files(options: Namespace) -> tuple[list[str], list[str]]:
@@ -255,9 +255,20 @@ def _require_config(word: str, other: str) -> None:
         raise UserError(f"{other.replace('a ', 'no ', 1)} and no config file at {word}{closest_path(path)}")
 
 
-def _all_overrides(options: Namespace, settings: list[str]) -> list[str]:
-    aliases = ["DATASETS.ALIASES", repr(tuple(options.dataset))] if options.dataset else []
+def _all_overrides(options: Namespace, settings: list[str], config_file: str | None = None) -> list[str]:
+    """Returns all overrides; --dataset adds to the aliases of the config file, if there is one."""
+    aliases = list[str]()
+    if options.dataset:
+        entries = [*(_aliases(config_file) if config_file else ()), *options.dataset]
+        by_name = {entry.partition("=")[0]: entry for entry in entries}
+        aliases = ["DATASETS.ALIASES", repr(tuple(by_name.values()))]
     return [*aliases, *settings, *options.words, *options.overrides]
+
+
+def _aliases(config_file: str) -> list[str]:
+    from pml_ext.runner.config.load import read_config
+
+    return [*read_config(config_file).cfg.DATASETS.ALIASES]
 
 
 def _take_images(options: Namespace) -> list[str]:

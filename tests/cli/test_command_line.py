@@ -105,6 +105,11 @@ def test_words_that_look_like_options_keys_and_files(tmp_path, monkeypatch):
     assert (exported.output, exported.overrides) == ("B.C", [])
     misspelt = ["solver.base_lr", "1"]  # left to the config to name
     assert training_config(parse(["train", "my.yml", *misspelt])[1]) == ("my.yml", misspelt)
+    config = tmp_path / "mine.yml"
+    config.write_text("DATASETS: {ALIASES: ['a=file:a.csv', 'b=file:b.csv']}")
+    for command, overrides_of in (("train", training_config), ("eval", trained_config)):
+        words = [command, "--config-file", str(config), "--dataset", "b=folder:b", "--dataset", "c=folder:c"]
+        assert overrides_of(parse(words)[1])[1] == ["DATASETS.ALIASES", "('a=file:a.csv', 'b=folder:b', 'c=folder:c')"]
     (tmp_path / "CUB" / "robin").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)  # a folder with the letters of a key
     config, overrides = training_config(parse(["train", "CUB", "SEED", "1"])[1])

@@ -33,14 +33,14 @@ from pml_ext.runner.config.yaml_file import value_of
 from pml_ext.runner.registry import OPTIMIZER_REGISTRY, SCHEDULER_REGISTRY, Entry
 
 # Keys that a resumed run must not change, in addition to the arguments of its optimizer and schedule: they name the
-# network, the losses and the data, or the restored state would override them.
+# network, the losses and the data, or the restored state would override them, or it counts in steps of a batch size.
 _HELD = (
     "MODEL.META_ARCHITECTURE", "MODEL.BACKBONE.NAME", "MODEL.BACKBONE.DEPTH", "MODEL.HEADS.NAME", "MODEL.LOSSES.NAME",
-    "MODEL.LOSSES.DISC.CENTROIDS", "MODEL.LOSSES.DISC.SEED", "DATASETS.NAMES",
+    "MODEL.LOSSES.DISC.CENTROIDS", "MODEL.LOSSES.DISC.SEED", "DATASETS.NAMES", "DATASETS.TESTS", "TEST.BEST",
+    "SOLVER.IMS_PER_BATCH", "SOLVER.WARMUP_ITERS", "SOLVER.WARMUP_EPOCHS",
     "SOLVER.OPT", "SOLVER.SCHED", "SOLVER.BASE_LR", "SOLVER.HEADS_LR_FACTOR", "SOLVER.BIAS_LR_FACTOR",
     "SOLVER.WEIGHT_DECAY", "SOLVER.WEIGHT_DECAY_NORM", "SOLVER.WEIGHT_DECAY_BIAS",
 )  # fmt: skip
-_SUPPLIED = {"max_epochs": "SOLVER.MAX_EPOCH", "steps_per_epoch": "SOLVER.IMS_PER_BATCH"}
 CONFIG_KEY = "config"
 """Key of the config's YAML in a checkpoint."""
 CLASSES = "classes"
@@ -179,12 +179,13 @@ def check_resumable(cfg: CN, checkpoint: Path) -> tuple[int, int]:
     if epochs > cfg.SOLVER.MAX_EPOCH:
         raise UserError(f"SOLVER.MAX_EPOCH is {cfg.SOLVER.MAX_EPOCH}; {checkpoint} has {epochs} epochs behind it")
     parts = [OPTIMIZER_REGISTRY.entry(cfg.SOLVER.OPT)]
-    held = [*_HELD, "SOLVER.IMS_PER_BATCH"] if steps else list(_HELD)
+    held = list(_HELD)
     # The state of a LambdaLR has no functions: they are those of the config.
     if any("lr_lambdas" not in state for state in content["lr_schedulers"]):
         schedule = SCHEDULER_REGISTRY.entry(cfg.SOLVER.SCHED)
         parts.append(schedule)
-        held += [_SUPPLIED[name] for name in arguments_of(schedule.part, schedule.registry) if name in _SUPPLIED]
+        if "max_epochs" in arguments_of(schedule.part, schedule.registry):
+            held.append("SOLVER.MAX_EPOCH")
     held += [f"SOLVER.{key}" for entry in parts for key in entry.flat]
     before = _held_values(yaml.safe_load(content[CONFIG_KEY]), held, parts)
     config = _held_values(yaml.safe_load(cfg.dump()), held, parts)

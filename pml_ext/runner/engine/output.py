@@ -89,9 +89,16 @@ def _absolute(name: str, root: Path = Path()) -> str:
     return name
 
 
-def prepare_folder(output: Path, *, resume: bool, overwrite: bool) -> None:
-    """Check before a run's first start that it does not overwrite another run's checkpoints."""
+def prepare_folder(output: Path, weights: str, *, resume: bool, overwrite: bool) -> None:
+    """Check before a run's first start that it overwrites neither another run's checkpoints nor its own weights.
+
+    weights: MODEL.WEIGHTS.
+    """
     checkpoints = sorted((output / CHECKPOINTS).glob("*.ckpt"))
+    if overwrite and Path(weights).expanduser().resolve() in [file.resolve() for file in checkpoints]:
+        raise UserError(
+            f"--overwrite removes {weights}, which MODEL.WEIGHTS needs: copy it elsewhere, or set another OUTPUT_DIR"
+        )
     if overwrite:
         (output / TO_BE_REPLACED).touch()
     elif checkpoints and not resume:

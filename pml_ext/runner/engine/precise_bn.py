@@ -12,6 +12,7 @@ from torch.optim.swa_utils import update_bn
 from torch.utils.data import DataLoader
 from yacs.config import CfgNode as CN
 
+from pml_ext._shared.errors import UserError
 from pml_ext.runner.config.network_keys import is_grey
 from pml_ext.runner.data.datasets import load_train_set
 from pml_ext.runner.engine.data_module import DataModule
@@ -19,12 +20,19 @@ from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.modeling.interfaces import as_float
 
 
-def apply_precise_bn(cfg: CN, module: TrainingModule, data: DataModule, trainer: lightning.Trainer) -> None:
-    """Recompute the batch norms' statistics on TEST.PRECISE_BN.DATASET, with training transforms and batches."""
+def precise_bn_loader(cfg: CN, data: DataModule) -> DataLoader[Any]:
+    """Returns training batches of TEST.PRECISE_BN.DATASET."""
     cfg = cfg.clone()
     cfg.defrost()
     cfg.DATASETS.NAMES, cfg.DATASETS.REC_PATH = (cfg.TEST.PRECISE_BN.DATASET,), ""
-    loader = data.loader_of(load_train_set(cfg.DATASETS, grey=is_grey(cfg), cfg=cfg))
+    try:
+        return data.loader_of(load_train_set(cfg.DATASETS, grey=is_grey(cfg), cfg=cfg))
+    except ValueError as error:
+        raise UserError(f"TEST.PRECISE_BN.DATASET: {error}") from error
+
+
+def apply_precise_bn(cfg: CN, module: TrainingModule, loader: DataLoader[Any], trainer: lightning.Trainer) -> None:
+    """Recompute the batch norms' statistics on the loader's batches."""
     lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
     recompute_statistics(module.model, loader, cfg.TEST.PRECISE_BN.NUM_ITER, trainer.strategy.root_device)
 

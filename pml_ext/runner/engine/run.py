@@ -5,10 +5,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import lightning
 import torch
 from lightning.pytorch.profilers import SimpleProfiler
+from torch.utils.data import DataLoader
 from yacs.config import CfgNode as CN
 
 from pml_ext._shared.errors import LaterErrors, Terminated, UserError, ended_by_signals
@@ -35,7 +37,7 @@ from pml_ext.runner.engine.output import (
     remove_earlier,
     with_absolute_paths,
 )
-from pml_ext.runner.engine.precise_bn import apply_precise_bn
+from pml_ext.runner.engine.precise_bn import apply_precise_bn, precise_bn_loader
 from pml_ext.runner.engine.run_outputs import report_run
 from pml_ext.runner.engine.trainer import build_trainer, outside_batch_systems
 from pml_ext.runner.engine.training_module import TrainingModule
@@ -87,7 +89,7 @@ def train(
                 resume = not (overwrite and (output / TO_BE_REPLACED).exists())
                 overwrite = not resume
             elif is_first():
-                prepare_folder(output, resume=resume, overwrite=overwrite)
+                prepare_folder(output, cfg.MODEL.WEIGHTS, resume=resume, overwrite=overwrite)
             cfg = _with_weights(cfg, resume=resume)
             return _train(cfg, launch, output, resume=resume, overwrite=overwrite, profile=profile, callbacks=callbacks)
 
@@ -137,6 +139,7 @@ def _train(
     if resumed is None and cfg.TEST.BASELINES:
         before = _measured_before_training(module, trainer, data)
         module.before_training = before.results
+    averaged = precise_bn_loader(cfg, data) if cfg.TEST.PRECISE_BN.ENABLED else None
     if trainer.is_global_zero:
         remove_earlier(output, whole_run=overwrite)
         write_atomically(output / CONFIG_FILE, with_absolute_paths(module.run_config).dump())
@@ -155,7 +158,7 @@ def _train(
         if isinstance(error, UserError) or not _has_finished(trainer):
             raise
         later.add("the end of training", error)
-    weights = _conclude(cfg, trainer, module, data, checkpoints)
+    weights = _conclude(cfg, trainer, module, data, checkpoints, averaged)
     if profiler is not None and trainer.is_global_zero:
         log.info("%s", profiler.summary())
     pretrained = bool(cfg.MODEL.WEIGHTS) or cfg.MODEL.BACKBONE.PRETRAIN
@@ -172,10 +175,17 @@ def _has_finished(trainer: lightning.Trainer) -> bool:
     return trainer.should_stop or trainer.current_epoch == trainer.max_epochs
 
 
-def _conclude(cfg: CN, trainer: lightning.Trainer, module: TrainingModule, data: DataModule, checkpoints: Path) -> Path:
-    """Save the last checkpoint, load and evaluate the best one; returns its file."""
+def _conclude(
+    cfg: CN,
+    trainer: lightning.Trainer,
+    module: TrainingModule,
+    data: DataModule,
+    checkpoints: Path,
+    averaged: DataLoader[Any] | None,
+) -> Path:
+    """Save the last checkpoint, load and evaluate the best one; returns its file. averaged: batches of PRECISE_BN."""
     best, weights = checkpoints / BEST, checkpoints / LAST
-    if trainer.current_epoch < cfg.SOLVER.MAX_EPOCH:
+    if trainer.current_epoch < cfg.SOLVER.MAX_EPOCH and cfg.TEST.PATIENCE:
         which = best_metric(cfg.DATASETS, cfg.TEST)
         log.info("stopped early: %s has not improved in %d validations", label_of(which) or which, cfg.TEST.PATIENCE)
     trainer.save_checkpoint(weights)
@@ -194,13 +204,21 @@ def _conclude(cfg: CN, trainer: lightning.Trainer, module: TrainingModule, data:
             load_weights(module, best, architecture=module.model, optional=tuple(module.class_vectors))
             has_results = False
         log.info("results are of %s, after step %d of %d", best, step, trainer.global_step)
-    if cfg.TEST.PRECISE_BN.ENABLED:
-        apply_precise_bn(cfg, module, data, trainer)
+    if averaged is not None:
+        apply_precise_bn(cfg, module, averaged, trainer)
         trainer.save_checkpoint(weights, weights_only=weights == best)
         has_results = False
     if not has_results:
-        trainer.validate(module, datamodule=data, verbose=False)
+        with _without_loggers(trainer):  # their last value is that of the last step
+            trainer.validate(module, datamodule=data, verbose=False)
     return weights
+
+
+@contextmanager
+def _without_loggers(trainer: lightning.Trainer) -> Iterator[None]:
+    loggers, trainer.loggers = trainer.loggers, []
+    yield
+    trainer.loggers = loggers
 
 
 def _has_results_of_last_step(options: CN, trainer: lightning.Trainer, module: TrainingModule) -> bool:
@@ -286,10 +304,8 @@ def _in_output_folder(cfg: CN, log_file: str) -> Iterator[Path]:
 
 def _measured_before_training(module: TrainingModule, trainer: lightning.Trainer, data: DataModule) -> Measured:
     """Evaluate the test sets before training, without logging or changing the random state."""
-    loggers, trainer.loggers = trainer.loggers, []
-    with torch.random.fork_rng(devices=[]):
+    with _without_loggers(trainer), torch.random.fork_rng(devices=[]):
         trainer.validate(module, datamodule=data, verbose=False)
-    trainer.loggers = loggers
     measured = Measured(module.results, module.features)
     module.results, module.features, module.collapse = {}, {}, {}
     return measured

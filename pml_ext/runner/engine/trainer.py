@@ -158,10 +158,15 @@ def _choosing_best(folder: Path, test: CN, datasets: CN, *, are_classes_divided:
     if not test.PATIENCE:
         return [best]
     # A metric may be nan at first (mAP if no query has a match); this does not count as an improvement.
-    stopping = EarlyStopping(
-        monitor, patience=test.PATIENCE, mode=mode, check_finite=False, check_on_train_epoch_end=False
-    )
+    stopping = _Patience(monitor, patience=test.PATIENCE, mode=mode, check_finite=False, check_on_train_epoch_end=False)
     return [best, stopping]
+
+
+class _Patience(EarlyStopping):
+    """A resumed run has the patience of its config."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict({**state_dict, "patience": self.patience})
 
 
 def _csv(output: Path, resumed: Path | None) -> CSVLogger:

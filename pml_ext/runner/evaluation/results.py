@@ -32,9 +32,9 @@ def conclusions(results: Results, baselines: Mapping[str, Results], metric: str)
         for baseline, measured in baselines.items():
             lost, won = list[str](), list[str]()
             for each in dict.fromkeys((metric, keys.PRECISION_AT_1)):
-                if each not in values:
+                before, after = measured[name].get(each), values.get(each)
+                if before is None or after is None:
                     continue
-                before, after = measured[name][each], values[each]
                 text = f"{label_of(each)} {as_text(each, after)}, not {as_text(each, before)}"
                 if is_better(each, before, after):
                     lost.append(text)

@@ -145,7 +145,7 @@ def test_a_checkpoint_says_where_its_run_was(tmp_path):
         "SOLVER.MAX_EPOCH", 200, "SOLVER.CHECKPOINT_PERIOD", 1, "MODEL.LOSSES.CE.EPSILON", 0.1, "SOLVER.GAMMA", 0.5,
         "SOLVER.MOMENTUM", 0.5,
     ]  # fmt: skip
-    assert resumable(tmp_path, [], [*free, "SOLVER.IMS_PER_BATCH", 32]) == (3, 0)
+    assert resumable(tmp_path, [], free) == (3, 0)
     assert resumable(tmp_path, [], free, steps=5) == (3, 5)
     torch.save({"state_dict": {}}, tmp_path / "weights.ckpt")
     with pytest.raises(UserError, match="holds weights alone: start anew"):
@@ -161,7 +161,14 @@ ONE_CYCLE, SGD = ["SOLVER.SCHED", "OneCycleLR"], ["SOLVER.OPT", "SGD"]
         ([], ["SOLVER.OPT", "SGD", "SOLVER.BASE_LR", 0.5], 0, "SOLVER.OPT = 'SGD': was 'Adam'\n  .*BASE_LR = 0.5: was"),
         ([], ["MODEL.LOSSES.NAME", ("CITLoss",)], 0, r"MODEL\.LOSSES\.NAME = \['CITLoss'\]: was"),
         ([], ["MODEL.LOSSES.DISC.CENTROIDS", "simplex"], 0, "DISC.CENTROIDS = 'simplex': was 'one_hot'"),
-        ([], ["SOLVER.IMS_PER_BATCH", 32], 5, "SOLVER.IMS_PER_BATCH = 32: was 64"),
+        ([], ["SOLVER.IMS_PER_BATCH", 32], 0, "SOLVER.IMS_PER_BATCH = 32: was 64"),
+        ([], ["SOLVER.WARMUP_ITERS", 20], 0, "SOLVER.WARMUP_ITERS = 20: was"),
+        (
+            [],
+            ["DATASETS.TESTS", ("Digits",), "TEST.BEST", "opis"],
+            0,
+            "DATASETS.TESTS = .*: was .*\n  TEST.BEST = 'opis': was",
+        ),
         (ONE_CYCLE, [*ONE_CYCLE, "SOLVER.MAX_EPOCH", 200], 0, "SOLVER.MAX_EPOCH = 200: was 120"),
         (ONE_CYCLE, [*ONE_CYCLE, "SOLVER.ONECYCLE.PCT_START", 0.1], 0, "SOLVER.ONECYCLE.PCT_START = 0.1: was 0.3"),
         (SGD, [*SGD, "SOLVER.MOMENTUM", 0.5], 0, "SOLVER.MOMENTUM = 0.5: was 0.9"),

@@ -32,19 +32,19 @@ def test_a_folder_is_one_runs_until_it_ends(tmp_path):
 
 def test_checkpoints_of_another_run_are_not_written_over(tmp_path):
     (tmp_path / "checkpoints").mkdir()
-    prepare_folder(tmp_path, resume=False, overwrite=False)
+    prepare_folder(tmp_path, "", resume=False, overwrite=False)
     for name in ("last.ckpt", "best.ckpt"):
         (tmp_path / "checkpoints" / name).touch()
-    prepare_folder(tmp_path, resume=True, overwrite=False)
+    prepare_folder(tmp_path, "", resume=True, overwrite=False)
     with pytest.raises(
         UserError,
         match=r"another run \(best\.ckpt, last\.ckpt\): go on with it by --resume, replace it by --overwrite, or set",
     ):
-        prepare_folder(tmp_path, resume=False, overwrite=False)
+        prepare_folder(tmp_path, "", resume=False, overwrite=False)
 
 
 def test_a_restart_does_not_go_on_from_the_run_that_is_replaced(tmp_path):
-    prepare_folder(tmp_path, resume=False, overwrite=True)
+    prepare_folder(tmp_path, "", resume=False, overwrite=True)
     assert (tmp_path / TO_BE_REPLACED).exists()
     remove_earlier(tmp_path, whole_run=True)
     assert not (tmp_path / TO_BE_REPLACED).exists()

@@ -239,6 +239,14 @@ def test_results_are_of_the_best_checkpoint_of_a_run_that_stops_early(tmp_path):
     assert f"best.ckpt, after step {11 * (best + 1)} of {11 * len(epochs)}" in log
     assert 100 * metrics(tmp_path)["reid_mean_average_precision"] == pytest.approx(max(epochs), abs=0.01)
     assert Path(written(tmp_path)["weights"]).name == "best.ckpt"
+    validated = [row for row in recorded(tmp_path) if row[1] == "reid_mean_average_precision"]
+    assert len(validated) == len(epochs), "the best network is not logged as that of the last step"
+
+
+def test_a_set_of_precise_bn_that_is_missing_is_an_error_before_training(tmp_path, capfd):
+    assert train(tmp_path, "TEST.PRECISE_BN.ENABLED", "True", "DATASETS.ROOT", str(tmp_path)) == 2
+    said = capfd.readouterr().err
+    assert "TEST.PRECISE_BN.DATASET: Market1501" in said and "epoch 1" not in said
 
 
 @pytest.mark.nightly
@@ -305,6 +313,9 @@ def test_a_run_into_the_folder_of_another_is_refused_before_any_work(trained, tm
     for opts, flags in ((("SEED", "1"), ()), ((), ("--resume", "--overwrite"))):
         assert train(output, *opts, flags=flags) == 2
     assert train(output, "MODEL.WEIGHTS", "none.pth", flags=("--overwrite",)) == 2
+    own = str(output / "checkpoints" / "best.ckpt")
+    assert train(output, "MODEL.WEIGHTS", own, flags=("--overwrite",)) == 2
+    assert "--overwrite removes " in capfd.readouterr().err
     require_same_weights(trained, output)
     assert (output / "threshold_Digits.json").exists(), "a start that fails leaves everything as it was"
     assert train(output, "SEED", "1", "SOLVER.MAX_EPOCH", "1", flags=("--overwrite",)) == 0

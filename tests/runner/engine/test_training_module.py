@@ -22,7 +22,7 @@ from pml_ext.runner.engine import training_module
 from pml_ext.runner.engine.checkpoints import LOGGED
 from pml_ext.runner.engine.loss_terms import LossTerms, loss_in_chunks
 from pml_ext.runner.engine.precise_bn import recompute_statistics
-from pml_ext.runner.engine.trainer import LOGGERS, build_loggers, build_trainer
+from pml_ext.runner.engine.trainer import LOGGERS, _choosing_best, build_loggers, build_trainer
 from pml_ext.runner.evaluation.collapse import EpochLosses
 from pml_ext.runner.evaluation.run_metrics import Evaluation
 from pml_ext.runner.launch import Launch
@@ -175,6 +175,19 @@ def test_a_resumed_run_is_one_run_of_its_loggers(tmp_path, monkeypatch):
     loggers[3].log_metrics({"loss": 0.125, "accuracy": 1.0}, step=12)
     loggers[3].save()
     assert rows.read_text().split() == ["accuracy,epoch,loss,step", ",0,0.5,9", ",0,,11", "1.0,,0.125,12"]
+
+
+def test_a_resumed_run_has_the_patience_of_its_config(tmp_path):
+    cfg = get_cfg()
+    cfg.DATASETS.TESTS = ("Digits",)
+    stopping = []
+    for patience in (2, 20):
+        cfg.TEST.PATIENCE = patience
+        stopping.append(_choosing_best(tmp_path, cfg.TEST, cfg.DATASETS, are_classes_divided=False)[1])
+    before, resumed = stopping
+    before.wait_count = 2
+    resumed.load_state_dict(before.state_dict())
+    assert (resumed.patience, resumed.wait_count) == (20, 2)
 
 
 def test_check_config_knows_the_loggers():

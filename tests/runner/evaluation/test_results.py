@@ -57,6 +57,7 @@ def test_a_comparison_with_baselines_is_said_in_words():
     assert conclusions(trained, {"raw pixels": raw}, "opis") == [
         "A: the trained model is better than raw pixels (OPIS 1.000e-02, not 2.000e-02; R@1 50.00 %, not 25.00 %)."
     ]  # B is equal in R@1, and nothing can be said of nan
+    assert conclusions(trained, {"measured with other metrics": {"A": {}, "B": {}}}, "opis") == []
     untrained = {"A": {"precision_at_1": 0.75, "opis": 0.01}, "B": {"precision_at_1": 0.4, "opis": 0.001}}
     advice = " Train longer or from pretrained weights, and check the labels and SOLVER.BASE_LR."
     assert conclusions(trained, {"untrained": untrained}, "opis") == [
