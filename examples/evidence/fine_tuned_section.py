@@ -72,7 +72,8 @@ had seen.
 
 Cross-entropy, `MultiSimilarityLoss` and `TripletMarginLoss` are compared with the frozen network, the sides below \
 them with them. In brackets is the change: points ± half of the 95 % interval by Student's t over seeds and test \
-classes, for OPIS per cent. Bold: decided at a false discovery rate of 5 % over the {family} changes.
+classes, for OPIS per cent. Values are means over queries, changes over classes. Bold: decided at a false discovery \
+rate of 5 % over the {family} changes.
 
 {tables}
 The best trial of each head on validation classes, mAP@R in %:
