@@ -30,7 +30,7 @@ FIRST_RUN = {
 }
 RESULTS = EXAMPLES / "evidence" / "results"
 NETWORKS = ("glyphs", "omniglot")  # trained from scratch
-FINE_TUNED = ("omniglot",)
+FINE_TUNED = ("omniglot", "emoji", "grocery")
 # term next to an identity loss -> as the table shows it
 TERMS = {
     "triplet": "PML's `TripletMarginLoss`",
