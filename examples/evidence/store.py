@@ -153,16 +153,20 @@ class Store:
                 if lines:
                     write_atomically(_packed(new), lzma.compress("\n".join([*lines.values(), ""]).encode()))
                 new.unlink(missing_ok=True)
-            wanted = [r["key"] for r in self.found.values() if r["set"] == set_name and split_of(r["stage"]) is None]
-            if not wanted:
-                continue
-            values = {key: self.by_class(key, set_name).astype(np.float32) for key in wanted}
-            arrays = io.BytesIO()
-            np.savez(arrays, **values)
-            write_atomically(self.folder / f"by_class_{set_name}.npz.xz", lzma.compress(arrays.getvalue()))
-            self._packed.pop(set_name, None)
-            for key in wanted:
-                (self.folder / "by_class" / f"{set_name}.{key}.npy").unlink(missing_ok=True)
+                self._pack_by_class(set_name, [json.loads(line) for line in lines.values()])
+
+    def _pack_by_class(self, set_name: str, results: list[dict[str, Any]]) -> None:
+        tests = [result["key"] for result in results if result["stage"].startswith(TEST)]
+        if not tests:
+            return
+        self._packed.pop(set_name, None)  # another process may have written it since
+        values = {key: self.by_class(key, set_name).astype(np.float32) for key in tests}
+        arrays = io.BytesIO()
+        np.savez(arrays, **values)
+        write_atomically(self.folder / f"by_class_{set_name}.npz.xz", lzma.compress(arrays.getvalue()))
+        self._packed.pop(set_name, None)
+        for key in tests:
+            (self.folder / "by_class" / f"{set_name}.{key}.npy").unlink(missing_ok=True)
 
 
 def _packed(runs: Path) -> Path:

@@ -104,6 +104,19 @@ def test_merged_runs_are_read_with_those_that_came_later(tmp_path):
     assert {path.name for path in tmp_path.glob("*emoji*")} == {"runs_emoji.jsonl.xz", "by_class_emoji.npz.xz"}
 
 
+def test_processes_that_merge_one_after_the_other_keep_all_runs(tmp_path):
+    from store import TEST, Run, Store
+
+    stores = [Store(tmp_path) for _ in range(2)]
+    runs = [Run("emoji", TEST, "id", {}, seed, "1.0 2.0") for seed in range(2)]
+    for store, run in zip(stores, runs, strict=True):
+        store.add(run, {"r1": 0.5})
+        store.keep_by_class(run, np.full((4, 3), run.seed))
+    for store in stores:
+        store.pack(["emoji"])
+    assert [Store(tmp_path).by_class(run.key, "emoji")[0, 0] for run in runs] == [0.0, 1.0]
+
+
 def test_verdicts():
     from statistics_of_pairs import HIGHER, HOLDS, KEPT, LOWER, OPEN, REVERSED, SAME, Difference, Spread, verdict
 

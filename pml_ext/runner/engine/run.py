@@ -217,8 +217,10 @@ def _conclude(
 @contextmanager
 def _without_loggers(trainer: lightning.Trainer) -> Iterator[None]:
     loggers, trainer.loggers = trainer.loggers, []
-    yield
-    trainer.loggers = loggers
+    try:
+        yield
+    finally:
+        trainer.loggers = loggers
 
 
 def _has_results_of_last_step(options: CN, trainer: lightning.Trainer, module: TrainingModule) -> bool:
