@@ -29,6 +29,7 @@ from pml_ext.losses.tcm import TCMRegularizer
 _PROBES = 16
 
 
+@torch.inference_mode(False)  # turns gradients on, too
 def pair_weights(
     loss: BaseMetricLossFunction, embeddings: Tensor, labels: Tensor, indices_tuple: tuple[Tensor, ...] | None = None
 ) -> Tensor:
@@ -57,8 +58,7 @@ def pair_weights(
     tensor([0.0000, 0.2500, 0.0000, 0.0000])
     """
     _check_batch(loss, embeddings, labels)
-    if indices_tuple is not None:
-        check_indices_tuple(indices_tuple, len(embeddings), len(embeddings))
+    indices_tuple = _checked_tuple(indices_tuple, len(embeddings))
     return _weights_at(loss, _matrix(loss, embeddings), embeddings, labels, indices_tuple)
 
 
@@ -88,6 +88,7 @@ class SimilarityDependence:
         return "".join(kind for kind, change in changes.items() if change > 2e-3)
 
 
+@torch.inference_mode(False)  # turns gradients on, too
 def similarity_dependence(
     loss: BaseMetricLossFunction | Weighting, embeddings: Tensor, labels: Tensor, *, shift: float = 0.1
 ) -> SimilarityDependence:
@@ -163,11 +164,19 @@ def _check_batch(loss: BaseMetricLossFunction, embeddings: Tensor, labels: Tenso
     nested = f"ask for the weights of the loss inside the {name}"
     check_tuple_loss(loss, cannot="there are no pair weights of", nested=nested)
     check_embeddings(embeddings)
-    labels = check_labels(labels, len(embeddings))
+    check_labels(labels, len(embeddings))
+
+
+def _checked_tuple(indices_tuple: tuple[Tensor, ...] | None, count: int) -> tuple[Tensor, ...] | None:
+    """Returns copies, because autograd cannot save tensors that were created in inference mode."""
+    if indices_tuple is None:
+        return None
+    check_indices_tuple(indices_tuple, count, count)
+    return tuple(part.clone() for part in indices_tuple)
 
 
 def _matrix(loss: BaseMetricLossFunction, embeddings: Tensor) -> Tensor:
-    with torch.no_grad(), torch.autocast(embeddings.device.type, enabled=False):
+    with torch.no_grad(), no_autocast(embeddings.device):
         matrix: Tensor = copy.deepcopy(loss.distance)(at_least_float32(embeddings))
     return matrix
 
@@ -185,7 +194,7 @@ def _weights_at(
     points = at_least_float32(embeddings.detach()).clone().requires_grad_()
     injected = inject(loss.distance, matrix, points=(points, points))
     copied_loss = copy_losses(loss)  # leaves the caller's statistics and warnings unchanged
-    with torch.enable_grad(), torch.autocast(embeddings.device.type, enabled=False):
+    with no_autocast(embeddings.device):
         value = run_with_distance(copied_loss, injected, points, labels.to(points.device), indices_tuple)
         if not isinstance(value, Tensor) or value.ndim:
             raise TypeError(f"the reducer of {type(loss).__name__} must return a scalar; got {type(value).__name__}")
@@ -200,6 +209,7 @@ def _weights_at(
     return torch.zeros_like(matrix)
 
 
+@torch.inference_mode(False)  # turns gradients on, too
 def gradient_shares(
     losses: nn.Module | Mapping[str, nn.Module],
     embeddings: Tensor,
@@ -233,10 +243,11 @@ def gradient_shares(
     {'ArcFaceLoss': 0.968, 'TCM': 0.032}
     """
     check_embeddings(embeddings)
-    labels = check_labels(labels, len(embeddings))
+    labels = check_labels(labels, len(embeddings)).clone()
+    indices_tuple = _checked_tuple(indices_tuple, len(embeddings))
     inputs = at_least_float32(embeddings.detach()).clone().requires_grad_()
     values = {}
-    with _random_states_kept(inputs.device), torch.enable_grad(), no_autocast(inputs.device):
+    with _random_states_kept(inputs.device), no_autocast(inputs.device):
         for name in _terms_of(losses):
             term = _terms_of(copy_losses(losses))[name]  # a copy for each, as a term may fill a memory that others read
             values[name] = term.value(inputs, labels, indices_tuple)

@@ -229,6 +229,24 @@ def test_16_bits_and_autocast():
     torch.testing.assert_close(weights, pair_weights(loss, x.half().double(), labels).float())
 
 
+def test_inference_mode():
+    x, labels = batch()
+    x, arcface = x.float(), losses.ArcFaceLoss(5, 6)
+
+    def measured(x, labels):
+        mined = miners.TripletMarginMiner()(x, labels)
+        weights = pair_weights(losses.TripletMarginLoss(), x, labels, mined)
+        shares = gradient_shares(TCMRegularizer(losses.MultipleLosses([arcface, CITLoss()])), x, labels, mined)
+        return weights, similarity_dependence("multi_similarity", x, labels), shares
+
+    expected = measured(x, labels)
+    with torch.inference_mode():
+        x, labels = x.clone(), labels.clone()
+        inside = measured(x, labels)
+    for weights, *others in (inside, measured(x, labels)):
+        assert torch.equal(weights, expected[0]) and others == [*expected[1:]]
+
+
 REFUSED = [
     (losses.ArcFaceLoss(5, 6), "no pair weights of ArcFaceLoss: it has class weights"),
     (losses.ThresholdConsistentMarginLoss(), "it does not compare pairs of samples by its distance"),

@@ -159,6 +159,8 @@ def _value_and_gradient(
     unit, inverse_norms = unit_and_inverse_norms(embeddings)
     spans = class_spans(labels)
     if spans.largest > LARGEST_CLASS:
+        if not needs_gradient:
+            return _plain(embeddings, labels, gamma, scale, hinge), None
         with torch.enable_grad():
             leaf = embeddings.detach().requires_grad_()
             value = _plain(leaf, labels, gamma, scale, hinge)

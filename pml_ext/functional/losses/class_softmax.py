@@ -109,7 +109,7 @@ def sharded_softmax(
     at = (target >= 0).nonzero().squeeze(1)
     here = (target[at], at)
     target_score = scores[here]
-    with torch.enable_grad():
+    with torch.inference_mode(False):  # turns gradients on, too
         leaf = target_score.clone().requires_grad_()
         target_logit = scale * margin.target(leaf, m)
         (slope,) = torch.autograd.grad(target_logit.sum(), leaf)

@@ -72,6 +72,8 @@ def test_value_equals_the_loops_and_gradient_autograd(labels, gamma, kind, hinge
         value = loss(x, ids, gamma, kind, hinge)
         assert value.item() == approx(expected, abs=1e-12)
         assert_close(torch.autograd.grad(value, x)[0], by_autograd, rtol=1e-10, atol=1e-12)
+        with torch.inference_mode():
+            assert_close(loss(x, ids, gamma, kind, hinge), value)
     single = x.detach().float().requires_grad_()
     (gradient,) = torch.autograd.grad(kernel(single, ids, gamma, kind, hinge), single)
     assert (gradient - by_autograd).norm() <= 1e-5 * by_autograd.norm()

@@ -59,6 +59,8 @@ def test_the_formula(margin, epsilon, filter_above):
         given = x.detach().to(dtype).requires_grad_()
         value = loss(given, labels)
         assert_close(value.double(), expected[0], rtol=tolerance, atol=tolerance)
+        with torch.inference_mode():
+            assert_close(loss(given, labels), value)
         value.backward()
         assert given.grad.dtype == dtype and given.grad.isfinite().all()
         assert loss.accuracy.item() == approx(expected[1].item())
