@@ -289,8 +289,8 @@ def hardest_of_pairs(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Returns, for (P,) pairs of samples, the farthest positive and nearest negative of either. Not differentiable.
 
-    Both samples have a positive. Returns four (P,): the sample with the farthest positive and that positive; the sample
-    with the nearest negative and that negative (an arbitrary sample if neither has one).
+    Both samples have a positive, one of them has a negative. Returns four (P,): the sample with the farthest positive
+    and that positive; the sample with the nearest negative and that negative.
     """
     distances = distances.detach()
     farthest, far_at = distances.masked_fill(~positive, -torch.inf).max(dim=1)

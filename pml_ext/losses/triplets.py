@@ -209,6 +209,9 @@ class HPHNTripletLoss(EmbeddingLoss):
         if self.positives == "consecutive":
             i, j = consecutive_among(positive, labels, with_itself=with_itself)
             assert labels is not None
+            has_negative = negative.any(dim=1)
+            kept = has_negative[i] | has_negative[j]  # a miner may have selected none
+            i, j = i[kept], j[kept]
             same, _ = same_and_different(labels, device=matrix.device)
             a, p, b, n = hardest_of_pairs(distances, same, negative, i, j)
             tuples: tuple[Tensor, ...] = (i, j)

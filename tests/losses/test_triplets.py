@@ -164,6 +164,9 @@ def test_indices_tuple_limits_the_choice():
         assert loss(x, None, mined).item() == approx(average(expected), abs=1e-7)
     pairs = torch.tensor([0]), torch.tensor([2]), torch.tensor([2]), torch.tensor([7])  # only the other end has one
     assert loss(x, None, pairs).item() == approx(d[0][2] - d[2][7] + 5, abs=1e-7)
+    labels, pairs = torch.arange(10) // 2, (torch.tensor([0, 2, 4]), torch.tensor([1, 3, 5]), *pairs[2:])
+    loss = HPHNTripletLoss(margin=5, positives="consecutive")
+    assert loss(x, labels, pairs).item() == approx(d[2][3] - d[2][7] + 5, abs=1e-7)
 
 
 @pytest.mark.parametrize("kind", ["l2", "cosine"])
