@@ -66,7 +66,7 @@ class EmbeddingModule(ShowsArguments, Recorded):
     """
 
     default_distance: Callable[[], BaseDistance] = staticmethod(partial(LpDistance, normalize_embeddings=True))
-    passed_on = ("distance",)
+    passed_on: tuple[str, ...] = ("distance",)
     pml_arguments: Iterable[str]  # names of those that are in **pml
     distance: Any
     reducer: Any
@@ -237,7 +237,8 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
 
     Attributes:
         term_names: names of the terms of `compute_loss`; each gets a copy of the user's reducer.
-        has_gradient_below_0: whether terms below 0 have a gradient, so that no reducer may select terms by value.
+        has_gradient_below_0: whether terms below 0 have a gradient, so that no reducer may select terms by value. If
+            this depends on settings, the constructor calls `check_selection`, and "reducer" is in `passed_on`.
     """
 
     pml_arguments = PMLArguments.__annotations__
@@ -254,19 +255,12 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "reducer" and isinstance(value, nn.Module):
-            self._check_selection(value)
+            if self.has_gradient_below_0:
+                check_selection(self, value)
             value = reducer_of_terms(value, self.term_names, is_regularized=bool(self.embedding_regularizer))
         super().__setattr__(name, value)
-        if name == "embedding_regularizer" and hasattr(self, "reducer"):
+        if name == "embedding_regularizer" and value is not None and hasattr(self, "reducer"):
             self.reducer = self.reducer  # the regularizer is a further term
-
-    def _check_selection(self, reducer: nn.Module) -> None:
-        selecting = [type(part).__name__ for part in reducer.modules() if isinstance(part, ThresholdReducer)]
-        if selecting and self.has_gradient_below_0:
-            raise TypeError(
-                f"reducer of {type(self).__name__} must not select terms by value, because those below 0 have a "
-                f"gradient; got {selecting[0]}. Use MeanReducer()"
-            )
 
     def value_of_nothing(self, embeddings: Tensor) -> Tensor:
         """Returns the reducer's result for an empty batch, (0, D)."""
@@ -320,6 +314,16 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
     def _warn(self, what: str) -> None:
         sampler = "use a sampler that draws several samples of each of several classes"
         warn_once(self, f"{type(self).__name__}: {what}; {sampler}")
+
+
+def check_selection(loss: nn.Module, reducer: nn.Module) -> None:
+    """Raises for a reducer that selects terms by value, for a loss whose terms below 0 have a gradient."""
+    selecting = [type(part).__name__ for part in reducer.modules() if isinstance(part, ThresholdReducer)]
+    if selecting:
+        raise TypeError(
+            f"reducer of {type(loss).__name__} must not select terms by value, because those below 0 have a "
+            f"gradient; got {selecting[0]}. Use MeanReducer()"
+        )
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pml_ext._pml import CosineSimilarity, DotProductSimilarity, LpDistance, Mea
 from pml_ext._shared.checks import check_choice, check_in_range, check_switch
 from pml_ext.functional.losses.cit import concordance, concordance_loss, concordance_of_pairs, triplet_losses
 from pml_ext.functional.tuples import Tuples, class_sizes, count_triplets, same_and_different, triplets_of
-from pml_ext.losses._base import NO_TRIPLET, EmbeddingLoss, Labels, PMLArguments, Reference, Terms
+from pml_ext.losses._base import NO_TRIPLET, EmbeddingLoss, Labels, PMLArguments, Reference, Terms, check_selection
 from pml_ext.losses._facts import LossFacts
 from pml_ext.losses._pairs import copies_in_reference
 from pml_ext.losses.injected_distance import describe_distance, is_on_sphere
@@ -46,13 +46,14 @@ class CITLoss(EmbeddingLoss):
             gets no gradient.
         pml: distance, reducer, embedding_regularizer, embedding_reg_weight, collect_stats. The distance is
             CosineSimilarity (default), or LpDistance(p=2) on normalised embeddings; then S = 1 − d/2.
-            A reducer other than MeanReducer receives the loss of each triplet.
+            A reducer other than MeanReducer receives the loss of each triplet. With γ < 1 and without the hinge it may
+            be negative, so reducers that select by value (ThresholdReducer, AvgNonZeroReducer) are refused.
     Attributes:
         concordance_index: with collect_stats, the share of the last batch's triplets with S_ap > S_an, regardless of a
             miner; ties count one half. nan without triplets or labels.
     Raises:
         ValueError: gamma outside [0, 1], an unknown similarity, neither labels nor indices_tuple.
-        TypeError: a distance without bounds; S must be bounded on both sides.
+        TypeError: a distance without bounds (S must be bounded on both sides), or a reducer that selects by value.
     Source: "Triplet Similarity Learning on Concordance Constraint", eqs. 4, 7, 8.
         Paper: the text says there is no penalty if $S_{ap} ≥ \log(e^{S_{an}} + e^{S_{pn}})$, but eq. 7 has no hinge;
         here: eq. 7, and hinge_partial_likelihood adds the hinge.
@@ -77,6 +78,7 @@ class CITLoss(EmbeddingLoss):
 
     default_distance = CosineSimilarity
     facts = LossFacts(makes_triplets=True)
+    passed_on = ("distance", "reducer")
 
     def __init__(
         self,
@@ -100,6 +102,8 @@ class CITLoss(EmbeddingLoss):
                 f"similarity must be 'unit' with {type(self.distance).__name__}, whose S is 1 − d/2; got 'cosine', "
                 "which needs CosineSimilarity()"
             )
+        if gamma < 1 and not hinge_partial_likelihood:
+            check_selection(self, self.reducer)
         self.gamma = gamma
         self.similarity = similarity
         self.hinge_partial_likelihood = hinge_partial_likelihood

@@ -27,6 +27,7 @@ from pml_ext.losses._base import (
     Reference,
     SettingsOfTheWrapped,
     Terms,
+    check_selection,
     labels_for,
     naming_reducer,
 )
@@ -65,9 +66,10 @@ class TCMLoss(EmbeddingLoss):
             A reducer receives two sub-losses: "pos_loss" with λ⁺ (m⁺ − s) of each hard positive pair, and "neg_loss"
             with λ⁻ (s − m⁻) of each hard negative pair. With divide_by="all" they contain every pair, as 0 if it is
             not hard. Without the indicator they contain every pair, scaled by all / hard pairs if divide_by="hard".
+            Reducers that select by value (ThresholdReducer, AvgNonZeroReducer) then are refused.
             The default, MeanReducer, gives the formula.
     Raises:
-        TypeError: a distance other than CosineSimilarity; the margins are cosines.
+        TypeError: a distance other than CosineSimilarity (the margins are cosines), or a reducer that selects by value.
         ValueError: a weight or margin out of range, margin_plus below margin_minus with both terms on, an unknown
             divide_by, no labels.
     Source: Zhang et al., "Threshold-Consistent Margin Loss for Open-World Deep Metric Learning", arXiv 2307.04047,
@@ -92,6 +94,7 @@ class TCMLoss(EmbeddingLoss):
 
     default_distance = CosineSimilarity
     term_names = ("pos_loss", "neg_loss")
+    passed_on = ("distance", "reducer")
     facts = LossFacts(takes_all_positives=True)
     labels_because = "TCM is defined over all pairs, so an indices_tuple does not replace them"
 
@@ -117,6 +120,8 @@ class TCMLoss(EmbeddingLoss):
                 "TCMLoss needs cosines, because its margins are cosines: distance must be CosineSimilarity(); "
                 f"got {describe_distance(self.distance)}"
             )
+        if not indicator:
+            check_selection(self, self.reducer)
         self.lambda_plus = lambda_plus
         self.lambda_minus = lambda_minus
         self.margin_plus = margin_plus

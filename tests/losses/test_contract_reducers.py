@@ -1,6 +1,7 @@
 """Every reducer of PML with every loss gives a gradient, or an error that names the reducer."""
 
 import inspect
+from functools import partial
 
 import pytest
 import torch
@@ -67,7 +68,15 @@ def test_a_regularizer_is_a_term_of_its_own(kind):
     assert_close(later(x, labels), expected)
 
 
-@pytest.mark.parametrize("make", [PairWeightingLoss, lambda **pml: DiscriminativeLoss(3, 8, **pml)])
+BELOW_0 = (
+    PairWeightingLoss,
+    partial(DiscriminativeLoss, 3, 8),
+    partial(CITLoss, gamma=0.5),
+    partial(TCMLoss, indicator=False),
+)
+
+
+@pytest.mark.parametrize("make", BELOW_0)
 def test_reducers_that_select_by_value(make):
     loss = make()
     for reducer in (reducers.AvgNonZeroReducer(), reducers.PerAnchorReducer(reducers.ThresholdReducer(high=1))):
@@ -77,3 +86,13 @@ def test_reducers_that_select_by_value(make):
         with pytest.raises(TypeError, match=message):
             loss.reducer = reducer
     assert type(loss.reducer) is reducers.MeanReducer
+
+
+@pytest.mark.parametrize(("make", "name", "value"), [(CITLoss, "gamma", 0.5), (TCMLoss, "indicator", False)])
+def test_settings_that_exclude_a_reducer(make, name, value):
+    loss = make(reducer=reducers.AvgNonZeroReducer(), embedding_regularizer=LpRegularizer())
+    with pytest.raises(TypeError, match="must not select terms by value.*; got AvgNonZeroReducer"):
+        setattr(loss, name, value)
+    loss.reducer = reducers.SumReducer()
+    setattr(loss, name, value)
+    CITLoss(gamma=0.5, hinge_partial_likelihood=True, reducer=reducers.AvgNonZeroReducer())
