@@ -57,7 +57,7 @@ def pair_weights(
     >>> pair_weights(PairWeightingLoss("contrastive"), x, labels)[0]
     tensor([0.0000, 0.2500, 0.0000, 0.0000])
     """
-    _check_batch(loss, embeddings, labels)
+    labels = _checked_labels(loss, embeddings, labels)
     indices_tuple = _checked_tuple(indices_tuple, len(embeddings))
     return _weights_at(loss, _matrix(loss, embeddings), embeddings, labels, indices_tuple)
 
@@ -122,8 +122,7 @@ def similarity_dependence(
     check_in_range(shift, 1e-6, 2, "shift")
     if isinstance(loss, str):
         loss = PairWeightingLoss(cast(Weighting, loss))
-    _check_batch(loss, embeddings, labels)
-    labels = labels.to(embeddings.device)
+    labels = _checked_labels(loss, embeddings, labels).to(embeddings.device)
     same, different = same_and_different(labels)
     if not same.any() or not different.any():
         raise ValueError("labels must have positive and negative pairs, two samples of a class and two classes")
@@ -159,12 +158,13 @@ def _largest_change(before: Tensor, after: Tensor, among: Tensor) -> float:
     return float(((after - before).abs() / either)[counted].max()) if counted.any() else 0.0
 
 
-def _check_batch(loss: BaseMetricLossFunction, embeddings: Tensor, labels: Tensor) -> None:
+def _checked_labels(loss: BaseMetricLossFunction, embeddings: Tensor, labels: Tensor) -> Tensor:
+    """Returns the labels as int64; raises for a loss or a batch without pair weights."""
     name = type(loss).__name__
     nested = f"ask for the weights of the loss inside the {name}"
     check_tuple_loss(loss, cannot="there are no pair weights of", nested=nested)
     check_embeddings(embeddings)
-    check_labels(labels, len(embeddings))
+    return check_labels(labels, len(embeddings))
 
 
 def _checked_tuple(indices_tuple: tuple[Tensor, ...] | None, count: int) -> tuple[Tensor, ...] | None:

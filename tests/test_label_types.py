@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from pytorch_metric_learning.reducers import ClassWeightedReducer
 from torch.testing import assert_close
 
 from pml_ext import functional, metrics, miners
-from pml_ext.losses import PartialFC, TCMRegularizer
+from pml_ext.inspection import gradient_shares, pair_weights
+from pml_ext.losses import ArcFaceLoss, PartialFC, SmoothAPLoss, TCMLoss, TCMRegularizer
 from pml_ext.thresholds import ThresholdReport
 from tests.losses.compatibility import makes_of_pml
 from tests.losses.test_contract import FACTORIES, batch
@@ -37,6 +39,9 @@ ENTRIES = {name: lambda x, y, make=make: make()(x, y) for name, make in FACTORIE
 for of_pml, made in OF_PML.items():
     ENTRIES[f"TCMRegularizer({of_pml})"] = lambda x, y, make=made: TCMRegularizer(make())(x, y)
 ENTRIES |= {
+    "ClassWeightedReducer": lambda x, y: SmoothAPLoss(reducer=ClassWeightedReducer(torch.arange(3.0)))(x, y),
+    "gradient_shares": lambda x, y: gradient_shares({"id": ArcFaceLoss(3, 8), "tcm": TCMLoss()}, x, y)["id"],
+    "pair_weights": lambda x, y: pair_weights(TCMLoss(), x, y),
     "PartialFC": lambda x, y: PartialFC(8, 3)(x, y),
     "LoOpMiner": lambda x, y: miners.LoOpMiner(miners.TripletMarginMiner())(x, y),
     "ConcordanceMiner": lambda x, y: miners.ConcordanceMiner()(x, y),

@@ -17,8 +17,6 @@ from torch import Tensor
 from pml_ext._shared.errors import ArgumentError
 from pml_ext._shared.names import FEW, hint
 
-_INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_UNSIGNED_DTYPES = (torch.uint16, torch.uint32, torch.uint64)  # torch compares and sorts few of them
 _INDEX_DTYPES = (torch.int32, torch.int64)  # torch cannot index with other integers and treats uint8 as a mask
 _CALLED_THROUGH = ("pml_ext", "pytorch_metric_learning", "torch", "torchmetrics", "functools")
 _INDICES = {
@@ -35,20 +33,16 @@ def check_embeddings(embeddings: Tensor, name: str = "embeddings") -> None:
 
 
 def check_labels(labels: Tensor, count: int, name: str = "labels") -> Tensor:
-    """Labels as a (count,) integer tensor.
+    """Labels as a (count,) int64 tensor: torch cannot index with other integers, and treats uint8 as a mask.
 
-    Booleans, unsigned integers and whole floating numbers become int64. Reads the values of floating labels:
-    beyond the exact range of their type, such as 256 in bfloat16, classes would be merged.
+    Also accepts booleans and whole floating numbers. Reads the values of floating labels: beyond the exact range of
+    their type, such as 256 in bfloat16, classes would be merged.
     """
     check_tensor(labels, name, f"({count},)")
     if labels.shape != (count,):
         raise ArgumentError(name, f"must have shape ({count},), one label per embedding; got {tuple(labels.shape)}")
-    if labels.dtype in _INTEGER_DTYPES:
-        return labels
-    if labels.dtype in _UNSIGNED_DTYPES:
-        return labels.long()
     expected = f"must be of integer type (class ids), or whole numbers; got {labels.dtype}"
-    if labels.dtype != torch.bool and not labels.is_floating_point():
+    if labels.is_complex():
         raise ArgumentError(name, expected)
     if labels.is_floating_point():
         values = labels.detach().double()

@@ -24,7 +24,7 @@ def clustering_f1(cluster_labels: Tensor, labels: Tensor) -> Tensor:
     check_tensor(labels, "labels", "(N,)")
     labels = check_labels(labels, labels.shape[0] if labels.ndim else 0)
     cluster_labels = check_labels(cluster_labels, len(labels), "cluster_labels")
-    in_both = _pairs(torch.stack([cluster_labels.long(), labels.long()], dim=1))
+    in_both = _pairs(torch.stack([cluster_labels, labels], dim=1))
     return 2 * in_both / (_pairs(cluster_labels) + _pairs(labels))
 
 

@@ -404,13 +404,10 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def labels_for(loss: nn.Module, labels: Labels, embeddings: Tensor) -> Labels:
-    """Returns the labels for an inner loss: this package's read them on the CPU, PML's would wait for their copy.
-
-    PML's classification losses accept int64 only.
-    """
+    """Returns the labels for an inner loss: this package's read them on the CPU, PML's would wait for their copy."""
     if labels is None or isinstance(loss, OurLoss):
         return labels
-    return labels.to(embeddings.device, torch.int64, non_blocking=True)
+    return labels.to(embeddings.device, non_blocking=True)
 
 
 def check_pml_arguments(kind: Any, options: Mapping[str, Any]) -> None:

@@ -184,7 +184,7 @@ class DiscriminativeLoss(EmbeddingLoss):
         if fixed is not None and fixed.device != embeddings.device:
             self.to(embeddings.device)  # as PML's classification losses follow their input
         embeddings = self._projected(embeddings)
-        ids = labels.to(embeddings.device, torch.int64, non_blocking=True)
+        ids = labels.to(embeddings.device, non_blocking=True)
         if self.centroids is None:
             values = one_hot_values(embeddings, ids)
         else:

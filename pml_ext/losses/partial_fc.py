@@ -192,7 +192,7 @@ class PartialFC(nn.Module):
         if embeddings.shape[1] != self.weight.shape[1]:
             raise ValueError(f"embeddings must have {self.weight.shape[1]} columns; got {embeddings.shape[1]}")
         check_labels_below(ids, self.num_classes)
-        return ids.to(embeddings.device, torch.int64)
+        return ids.to(embeddings.device)
 
     def _draw(self, present: Tensor) -> Tensor:
         """Returns this rank's rows for the step in ascending order: those present, filled up with random ones."""

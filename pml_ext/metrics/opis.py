@@ -110,7 +110,7 @@ class OPIS(CheckedSettings, Metric):
         device = self.embeddings[0].device if self.embeddings else self._kept_on or embeddings.device
         # Copies: the caller may write the next batch into the same memory.
         self.embeddings.append(embeddings.detach().to(device, copy=True))
-        self.labels.append(labels.detach().to(device, torch.int64, copy=True))
+        self.labels.append(labels.detach().to(device, copy=True))
 
     def compute(self) -> dict[str, Any]:
         """Computes the scores over all batches.

@@ -187,7 +187,7 @@ def discriminative_loss(embeddings: Tensor, labels: Tensor, centroids: Tensor | 
         raise ValueError("centroids must be fixed; got a tensor that requires a gradient. Use centroids.detach()")
     labels = check_labels(labels, len(embeddings))
     check_labels_below(labels, embeddings.shape[1] if centroids is None else len(centroids))
-    return bracket(embeddings, labels.long(), centroids)
+    return bracket(embeddings, labels, centroids)
 
 
 def bracket(embeddings: Tensor, labels: Tensor, centroids: Tensor | None) -> Tensor:
@@ -232,7 +232,7 @@ def one_hot_discriminative_loss(embeddings: Tensor, labels: Tensor) -> Tensor:
     check_num_classes(embeddings.shape[1])
     labels = check_labels(labels, len(embeddings))
     check_labels_below(labels, embeddings.shape[1])
-    return one_hot_values(embeddings, labels.long())
+    return one_hot_values(embeddings, labels)
 
 
 class OneHotSums:
@@ -356,7 +356,7 @@ def discriminative_tightness(
     (-0.239, -0.206, 3.795)
     """
     check_embeddings(embeddings)
-    labels = check_labels(labels, len(embeddings)).to(embeddings.device, torch.int64)
+    labels = check_labels(labels, len(embeddings)).to(embeddings.device)
     present, classes, counts = labels.unique(return_inverse=True, return_counts=True)
     known = embeddings.shape[1] if centroids is None else len(centroids)
     if len(present) < 2 or counts.min() < 2 or (counts != counts[0]).any():

@@ -63,9 +63,7 @@ class GalleryProtocol:
         check_switch(gallery_includes_query, "gallery_includes_query")
         if gallery_includes_query and shape[1] < shape[0]:
             raise ValueError(f"gallery must start with the {shape[0]} queries; got {shape[1]} items")
-        query_labels, gallery_labels = (
-            ids.to(device, torch.int64).contiguous() for ids in (query_labels, gallery_labels)
-        )
+        query_labels, gallery_labels = (ids.to(device).contiguous() for ids in (query_labels, gallery_labels))
         (self._queries, self._gallery), self.query_labels = shape, query_labels
         self._query_cameras, self._gallery_cameras = query_cameras, gallery_cameras
         self._includes_query = gallery_includes_query

@@ -68,7 +68,7 @@ def template_embeddings(embeddings: Tensor, template_ids: Tensor, media_ids: Ten
     check_finite(embeddings)
     x = embeddings.detach()
     x = x if x.dtype == torch.float64 else x.float()
-    both = torch.stack([template_ids.long(), media_ids.long()], dim=1).to(x.device)
+    both = torch.stack([template_ids, media_ids], dim=1).to(x.device)
     media, medium_of = torch.unique(both, dim=0, return_inverse=True)
     ids, template_of = torch.unique(media[:, 0], return_inverse=True)
     media_means = _means(x, medium_of, len(media))
