@@ -23,7 +23,8 @@ def times_gradient(by_value: Tensor, saved: tuple[Tensor, ...], *inputs: Any) ->
 class CustomGradient:
     """A function of x whose value and gradient are computed by kernels.
 
-    With create_graph=True the gradient is that of `plain`, which may be differentiated; torch.func uses `plain`, too.
+    With create_graph=True the gradient is that of `plain`, which may be differentiated. torch.func uses `plain`, too;
+    so does an input that requires a gradient, such as a learned weight.
 
     Args:
         kernel: (x, *inputs, needs_gradient) -> the value, and any tensors to save for `gradient` (or None).
@@ -44,7 +45,8 @@ class CustomGradient:
 
     def __call__(self, x: Tensor, *inputs: Any) -> Tensor:
         """Returns the value; inputs as those of kernel and plain."""
-        if under_transform():
+        is_learned = any(isinstance(each, Tensor) and each.requires_grad for each in inputs)
+        if is_learned or under_transform():
             return self.plain(x, *inputs)
         value: Tensor = _Kernels.apply(x, self, inputs, torch.is_grad_enabled())
         return value

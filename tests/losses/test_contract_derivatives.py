@@ -3,6 +3,7 @@
 import pytest
 import torch
 from pytorch_metric_learning import reducers
+from torch.autograd import gradcheck
 from torch.testing import assert_close
 
 from pml_ext import losses
@@ -55,6 +56,24 @@ def test_a_gradient_penalty_is_right(name):
     ahead, behind = (penalty(loss, x + sign * step * direction, labels) for sign in (1, -1))
     expected = (ahead - behind) / (2 * step)
     assert_close((gradient * direction).sum(), expected, rtol=1e-4, atol=1e-6)
+
+
+LEARNED = [
+    (losses.CITLoss, "gamma"),
+    (losses.TCMLoss, "lambda_plus"),
+    (losses.TCMLoss, "margin_minus"),
+    (losses.SmoothAPLoss, "temperature"),
+    (losses.RecallAtKSurrogateLoss, "temperature"),
+    (losses.RecallAtKSurrogateLoss, "rank_temperature"),
+]
+
+
+@pytest.mark.parametrize(("make", "name"), LEARNED)
+def test_a_setting_may_be_learned(make, name):
+    x, labels = point()
+    setting = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(lambda x, value: make(**{name: value})(x, labels), (x.requires_grad_(), setting))
+    assert_close(make(**{name: setting})(x, labels), make(**{name: 0.3})(x, labels))
 
 
 @every_loss

@@ -91,7 +91,7 @@ def test_reducers_that_select_by_value(make):
 @pytest.mark.parametrize(("make", "name", "value"), [(CITLoss, "gamma", 0.5), (TCMLoss, "indicator", False)])
 def test_settings_that_exclude_a_reducer(make, name, value):
     loss = make(reducer=reducers.AvgNonZeroReducer(), embedding_regularizer=LpRegularizer())
-    with pytest.raises(TypeError, match="must not select terms by value.*; got AvgNonZeroReducer"):
+    with pytest.raises(TypeError, match=r"must not select terms by value.*; got AvgNonZeroReducer"):
         setattr(loss, name, value)
     loss.reducer = reducers.SumReducer()
     setattr(loss, name, value)

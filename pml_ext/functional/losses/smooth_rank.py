@@ -81,7 +81,9 @@ def _plain_block(
     similarities: Tensor, queries: Tensor, items: Tensor, temperature: float, among: Tensor | None
 ) -> Tensor:
     rows = similarities[queries]
-    closer = ((rows - rows.gather(1, items.unsqueeze(1))) / temperature).sigmoid()
+    absent = rows == -torch.inf  # would give a learned temperature a gradient of nan
+    gaps = (rows - rows.gather(1, items.unsqueeze(1))).masked_fill(absent, 0)
+    closer = (gaps / temperature).sigmoid().masked_fill(absent, 0)
     marked = closer if among is None else closer * among[queries]
     return torch.stack([closer.sum(1), marked.sum(1)]) + 0.5
 
