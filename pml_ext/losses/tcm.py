@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from pml_ext._ops.custom_gradient import no_autocast
 from pml_ext._pml import (
     BaseMiner,
     CosineSimilarity,
@@ -254,7 +255,7 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
                 raise ValueError(
                     f"{name} must be None with {kind}, which does not accept it; got {type(value).__name__}"
                 )
-        with naming_reducer(self.loss, KeyError, NotImplementedError):
+        with no_autocast(embeddings.device), naming_reducer(self.loss, KeyError, NotImplementedError):
             base: Any = self.loss(embeddings, labels, **{name: arguments[name] for name in accepted})
         if not isinstance(base, Tensor):
             raise TypeError(

@@ -113,7 +113,10 @@ BASES = {
 def test_value_and_gradient_are_the_sum(base):
     x = X.clone().requires_grad_()
     expected = base(x, LABELS_OF_BOTH) + TCMLoss(**FORM)(x, LABELS_OF_BOTH)
-    value = TCMRegularizer(base, **FORM)(x, LABELS_OF_BOTH)
+    regularized = TCMRegularizer(base, **FORM)
+    value = regularized(x, LABELS_OF_BOTH)
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert torch.equal(regularized(x, LABELS_OF_BOTH), value)
     assert_close(value, expected)
     assert_close(torch.autograd.grad(value, x), torch.autograd.grad(expected, x))
 
