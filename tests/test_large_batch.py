@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pml_ext.large_batch import step
-from pml_ext.losses import LoOp, PairWeightingLoss, RecallAtKSurrogateLoss, SoftTripleLoss
+from pml_ext.losses import DiscriminativeLoss, LoOp, PairWeightingLoss, RecallAtKSurrogateLoss, SoftTripleLoss
 
 Gradients = dict[str, Tensor]
 
@@ -73,6 +73,13 @@ class Noted(nn.Module):
         output: Tensor = self.module(x)
         self.outputs.append((output.requires_grad, output.detach().clone()))
         return output
+
+
+def test_a_loss_with_a_buffer_in_the_model():
+    model, loss = Noted(network()), DiscriminativeLoss(6, 8, centroids="simplex")
+    expected, _ = undivided(model, loss)
+    model.loss = loss
+    torch.testing.assert_close(step(model, batch(), loss, chunk=5), expected)
 
 
 def test_dropout_draws_the_same_again():

@@ -1,5 +1,7 @@
 """The discriminative loss: classification by distances to fixed class centroids."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
@@ -161,6 +163,13 @@ class DiscriminativeLoss(EmbeddingLoss):
         size = num_classes if self.centroids is None else self.centroids.shape[1]
         self.centroid_size = size
         self.projection = nn.Linear(embedding_size, size, bias=False) if size != embedding_size else None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        present = self.__dict__.get("_buffers", {}).get(name)
+        if isinstance(value, Tensor) and present is not None and present.shape == value.shape:
+            nn.Module.__setattr__(self, name, value)  # as load_state_dict(assign=True) does
+        else:
+            super().__setattr__(name, value)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, centroids={self._kind!r}"

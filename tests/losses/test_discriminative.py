@@ -95,8 +95,11 @@ def test_projection_only_where_sizes_differ_and_centroids_are_fixed():
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_loss_takes_the_state(kind):
     loss, other, (x, labels) = make(kind, seed=1), make(kind, seed=2), batch()
-    other.load_state_dict(loss.state_dict())
-    assert torch.equal(other(x, labels), loss(x, labels))
+    for assign in (False, True):
+        other.load_state_dict(loss.state_dict(), assign=assign)
+        assert torch.equal(other(x, labels), loss(x, labels))
+    with pytest.raises(AttributeError, match="centroids of DiscriminativeLoss cannot be changed"):
+        other.centroids = torch.eye(7)
     with pytest.raises(RuntimeError, match=r"size mismatch|Unexpected key|Missing key"):
         make("simplex", centroid_size=7).load_state_dict(loss.state_dict())
 
