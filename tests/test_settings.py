@@ -16,6 +16,7 @@ MAKERS |= {name: getattr(miners, name) for name in miners.OURS}
 MAKERS |= {
     "DiscriminativeLoss": partial(DiscriminativeLoss, 3, 8),
     "LoOp": partial(losses.LoOp, TripletMarginLoss()),
+    "PartialFC": partial(losses.PartialFC, 8, 3),
     "TCMRegularizer": partial(losses.TCMRegularizer, TripletMarginLoss()),
     "LoOpMiner": partial(miners.LoOpMiner, miners.TripletMarginMiner()),
     "AccuracyCalculator": partial(metrics.AccuracyCalculator, include=("precision_at_1",)),
@@ -26,7 +27,7 @@ MAKERS |= {name: getattr(metrics, name) for name in METRICS}
 # Arguments that are no attributes, objects of other libraries, or checked when they are used.
 UNCHECKED = (
     "device", "low", "high", "process_group", "label_comparison_fn", "knn_func", "kmeans_func", "query_expansion",
-    "checkpoint", "centroid_size",
+    "checkpoint", "centroid_size", "part",
 )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ class CheckedSettings:
     package's class, because a user's subclass may have other arguments.
 
     Attributes:
-        fixed: settings that only the constructor reads, so setting them later is an error.
+        fixed: settings of the constructor only; setting them later is an error.
         passed_on: settings that the constructor accepts by **kwargs.
     """
 

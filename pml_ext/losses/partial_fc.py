@@ -18,6 +18,7 @@ from pml_ext._shared.checks import (
     check_whole,
 )
 from pml_ext._shared.errors import ArgumentError
+from pml_ext._shared.settings import CheckedSettings
 from pml_ext.functional.losses.class_softmax import (
     MARGINS,
     gradient_by_classes,
@@ -30,7 +31,7 @@ from pml_ext.losses._base import checked_batch
 _BLOCK = 1024  # number of classes per random generator, so that initial vectors do not depend on the number of ranks
 
 
-class PartialFC(nn.Module):
+class PartialFC(CheckedSettings, nn.Module):
     """Cross-entropy with classes sharded over the ranks of a process group, optionally over a sample of them.
 
     Each rank stores the vectors, gradients and optimizer state of its classes: rank r of R has C // R of them, one
@@ -81,6 +82,8 @@ class PartialFC(nn.Module):
     >>> loss.weight.grad.shape
     torch.Size([3, 2])
     """
+
+    fixed = ("num_classes", "margin", "scale", "m", "sample_rate", "epsilon", "seed", "filter_above")
 
     def __init__(
         self, embedding_size: int, num_classes: int, *, margin: str = "softmax", scale: float | None = None,
