@@ -64,6 +64,7 @@ def test_a_wrong_value_is_refused_as_by_the_constructor(name, argument):
         (losses.LoOp("NCALoss"), "loss", ArcFaceLoss(3, 8), "LoOp cannot wrap ArcFaceLoss"),
         (PairWeightingLoss(beta=3), "weighting", "triplet", "weighting 'triplet' accepts margin; got beta"),
         (TCMLoss(), "embedding_regularizer", regularizers.LpRegularizer, "got the class LpRegularizer. Create an obj"),
+        (losses.LoOp("NCALoss"), "embedding_reg_weight", "a", "embedding_reg_weight must be a number; got 'a'"),
         (DiscriminativeLoss(3, 8), "reducer", reducers.MeanReducer, "got the class MeanReducer. Create an object"),
         (DiscriminativeLoss(3, 8), "distance", distances.LpDistance(), "distance of .* cannot be changed"),
         (

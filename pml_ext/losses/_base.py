@@ -74,6 +74,8 @@ class EmbeddingModule(ShowsArguments, Recorded):
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.pml_arguments and hasattr(self, name):
             check_pml_arguments(type(self), {name: value})
+        if name == "distance" and value is None:
+            value = self.get_default_distance()
         super().__setattr__(name, value)
 
     def get_default_distance(self) -> BaseDistance:
@@ -86,6 +88,8 @@ class SettingsOfTheWrapped(ShowsArguments, nn.Module):
 
     WRAPPED = "loss"
     """Name of the attribute that holds the wrapped module."""
+
+    pml_arguments = SETTINGS
 
     OPTIONS_OF: Mapping[str, str] = {}
     """Option -> name of the attribute that holds another module with this option."""
@@ -101,14 +105,20 @@ class SettingsOfTheWrapped(ShowsArguments, nn.Module):
         holder = self._holder(name)
         if holder is None:
             super().__setattr__(name, value)
-        else:
-            setattr(holder, name, value)
+            return
+        if name in SETTINGS:
+            check_pml_arguments(type(self), {name: value})
+        if name == "distance" and value is None:
+            value = holder.get_default_distance()
+        setattr(holder, name, value)
+        if name in ("reducer", "embedding_regularizer") and isinstance(holder, BaseMetricLossFunction):
+            holder.set_reducer(holder.reducer)  # a copy for each term, of which the regularizer is one
 
     def __getattr__(self, name: str) -> Any:  # called only if normal lookup fails
         holder = self._holder(name)
         return super().__getattr__(name) if holder is None else getattr(holder, name)
 
-    def _holder(self, name: str) -> nn.Module | None:
+    def _holder(self, name: str) -> Any:
         """Returns the module that a setting belongs to; None for a setting of this object."""
         attribute = self.WRAPPED if name in SETTINGS else self.OPTIONS_OF.get(name)
         modules: dict[str, nn.Module] = self.__dict__.get("_modules", {})
@@ -251,9 +261,11 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
 
     def set_reducer(self, reducer: Any) -> None:
         """Sets the reducer of the constructor; the name is PML 2's."""
-        self.reducer = self.get_default_reducer() if reducer is None else copy.deepcopy(reducer)
+        self.reducer = copy.deepcopy(reducer)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == "reducer" and value is None:
+            value = self.get_default_reducer()
         if name == "reducer" and isinstance(value, nn.Module):
             if self.has_gradient_below_0:
                 check_selection(self, value)

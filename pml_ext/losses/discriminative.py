@@ -137,8 +137,7 @@ class DiscriminativeLoss(EmbeddingLoss):
         centroid_size: int | None = None, paper_scale: bool = False, seed: int = 0, **pml: Unpack[PMLArguments],
     ) -> None:  # fmt: skip
         check_switch(paper_scale, "paper_scale")
-        if paper_scale and pml.get("reducer") is None:
-            pml["reducer"] = reducers.SumReducer()
+        self.paper_scale = paper_scale  # first, as the default reducer depends on it
         super().__init__(**pml)
         if not is_on_sphere(self.distance, LpDistance):
             raise TypeError(
@@ -153,7 +152,6 @@ class DiscriminativeLoss(EmbeddingLoss):
         check_seed(seed)
         self.num_classes = num_classes
         self.embedding_size = embedding_size
-        self.paper_scale = paper_scale
         self.seed = seed
         self._record("num_classes", "embedding_size")
 
@@ -170,6 +168,10 @@ class DiscriminativeLoss(EmbeddingLoss):
             nn.Module.__setattr__(self, name, value)  # as load_state_dict(assign=True) does
         else:
             super().__setattr__(name, value)
+
+    def get_default_reducer(self) -> reducers.BaseReducer:
+        """Returns the default reducer; the name is PML 2's."""
+        return reducers.SumReducer() if self.paper_scale else reducers.MeanReducer()
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, centroids={self._kind!r}"

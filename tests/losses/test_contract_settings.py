@@ -6,11 +6,14 @@ from functools import partial
 import pytest
 import torch
 from pytorch_metric_learning import miners, reducers
+from pytorch_metric_learning.distances import CosineSimilarity, LpDistance
 from pytorch_metric_learning.losses import BaseMetricLossFunction, ContrastiveLoss, TripletMarginLoss
+from pytorch_metric_learning.regularizers import LpRegularizer
 from torch.testing import assert_close
 
 from pml_ext import losses
 from pml_ext.losses import LoOp, TCMRegularizer
+from pml_ext.miners import HPHNMiner
 from tests.losses.test_contract import NAMES
 
 MAKERS = {name: getattr(losses, name) for name in NAMES}
@@ -71,11 +74,33 @@ def test_a_setting_acts_after_construction(name, argument):
     assert f"{argument}={value!r}" in repr(loss)
 
 
-def test_a_reducer_acts_after_construction():
+WITH_PARTS = (
+    losses.TCMLoss,
+    lambda **pml: LoOp(ContrastiveLoss(**pml)),
+    lambda **pml: TCMRegularizer(TripletMarginLoss(**pml)),
+)
+PARTS = {
+    "distance": CosineSimilarity(),
+    "reducer": reducers.SumReducer(),
+    "embedding_regularizer": LpRegularizer(),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("make", WITH_PARTS)
+def test_a_part_acts_after_construction(make, name):
     x, labels = torch.randn(12, 8), torch.arange(3).repeat_interleave(4)
-    loss = losses.TCMLoss()
-    loss.reducer = reducers.SumReducer()
-    assert_close(loss(x, labels), losses.TCMLoss(reducer=reducers.SumReducer())(x, labels))
+    loss = make()
+    setattr(loss, name, PARTS[name])
+    assert_close(loss(x, labels), make(**{name: PARTS[name]})(x, labels))
+    setattr(loss, name, None)  # the default
+    assert_close(loss(x, labels), make()(x, labels))
+
+
+def test_none_is_the_default():
+    miner, loss = HPHNMiner(), losses.DiscriminativeLoss(3, 8, paper_scale=True)
+    miner.distance = loss.reducer = None
+    assert type(miner.distance) is LpDistance and type(loss.reducer) is reducers.SumReducer
 
 
 @pytest.mark.parametrize(
