@@ -121,6 +121,8 @@ def roc_auc(roc: ROC) -> Tensor:
     0.75
     """
     check_roc(roc)
+    if not roc.genuine and not roc.impostors:  # a single point, whose area would be 0
+        return roc.far.new_full((), torch.nan)
     return torch.trapezoid(roc.tar, roc.far)
 
 

@@ -63,7 +63,8 @@ def test_too_few_pairs_are_nan():
         roc = roc_curve(scores, alike)
         values = (*operating_point(roc, 0.5), *equal_error_rate(roc), roc_auc(roc), tar_at_far(scores, alike, 0.5))
         assert all(value.isnan() for value in values)
-    assert roc_curve(scores[:0], same[:0]).thresholds.tolist() == [math.inf]
+    roc = roc_curve(scores[:0], same[:0])
+    assert roc.thresholds.tolist() == [math.inf] and roc_auc(roc).isnan()
 
 
 def test_the_rule_survives_rounding():
