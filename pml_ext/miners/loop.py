@@ -70,7 +70,9 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
     ) -> tuple[Tensor, ...]:
         """Returns the wrapped miner's pairs or triplets; shapes as in the miners of this package."""
         if is_empty(embeddings) or is_empty(ref_emb):
-            none: tuple[Tensor, ...] = self.miner(embeddings[:0], labels[:0])
+            # One sample, because some of PML's miners fail without any.
+            embeddings, labels = embeddings.new_zeros(1, embeddings.shape[1]), labels.new_zeros(1)
+            none: tuple[Tensor, ...] = self.miner(embeddings, labels)
             return none
         embeddings, labels, ref_emb, ref_labels = batch_to_mine(embeddings, labels, ref_emb, ref_labels)
         check_loop_distance(self.distance, self.geometry)  # the miner may have changed
