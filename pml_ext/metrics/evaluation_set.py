@@ -267,7 +267,7 @@ def _tensors(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Returns tensors on the device; labels are class ids or the values that a label_comparison_fn compares."""
     embeddings, labels, cameras = data
-    x = _tensor(embeddings, device, name)
+    x = _tensor(embeddings, device, name).detach()
     if x.is_complex() or x.dtype == torch.bool or (x.is_floating_point() and x.dtype.itemsize < 2):
         raise ValueError(f"{name} must be real numbers, floats of 16 bits or more; got {x.dtype}")
     x = (x if x.dtype in (torch.float32, torch.float64) else x.float()).contiguous()  # faiss accepts no other type

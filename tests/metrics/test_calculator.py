@@ -19,8 +19,8 @@ PER_QUERY = ("cmc_rank_1", "cmc_rank_5", "cmc_rank_10", "mean_inverse_negative_p
 
 
 def kmeans(x, count):
-    """A clustering that does not depend on the machine."""
-    return torch.arange(len(x)) % count
+    """A clustering that does not depend on the machine, of an array, as faiss needs it."""
+    return torch.arange(len(np.asarray(x))) % count
 
 
 def calculator(cls=AccuracyCalculator, **options):
@@ -72,7 +72,7 @@ def test_arrays_halves_and_any_memory_layout(tmp_path):
     assert calculator().get_accuracy(half, y) == approx(calculator().get_accuracy(half.float(), y), nan_ok=True)
     np.save(tmp_path / "x.npy", x.numpy())
     on_disk = np.load(tmp_path / "x.npy", mmap_mode="r")
-    for view in (x.T.contiguous().T, np.asfortranarray(x.numpy()), on_disk):
+    for view in (x.T.contiguous().T, x.clone().requires_grad_(), np.asfortranarray(x.numpy()), on_disk):
         found = calculator().get_accuracy(view, y.numpy(), query_cameras=cameras.numpy())
         assert found == approx(expected, nan_ok=True)
     nearly = x.double() * (1 + 1e-9)
