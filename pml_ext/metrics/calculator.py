@@ -259,7 +259,8 @@ class AccuracyCalculator(CheckedSettings):
         self._log_distances(ours, measured)
         for name, metric in ours.items():
             value = metric.compute(measured)
-            results[name] = self._mean_over_queries(value, measured) if metric.is_per_query else float(value)
+            is_ranking = isinstance(metric, keys.RankMetric)
+            results[name] = self._mean_over_queries(value, measured) if is_ranking else float(value)
         undefined = [name for name in metrics if np.isnan(results[name]).all()]
         reasons = [(name, metrics[name].why_undefined(measured)) for name in undefined]
         warn_undefined((name, reason) for name, reason in reasons if reason)
@@ -332,7 +333,7 @@ class AccuracyCalculator(CheckedSettings):
             option = "return_per_class" if self.return_per_class else "avg_of_avgs"
             # NMI and AMI return one value, as in PML; so do metrics that `include` does not name.
             asked = [name for name in names if name in named and name not in (keys.NMI, keys.AMI, *self._added)]
-            if single := [name for name in asked if not keys.metric_of(name).is_per_query]:
+            if single := [name for name in asked if not keys.is_ranking(name)]:
                 raise ValueError(
                     f"{option} needs metrics with a value per class, such as precision_at_1; got {', '.join(single)}. "
                     "Exclude them"

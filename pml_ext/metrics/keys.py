@@ -150,7 +150,6 @@ class CalculatorMetric(Metric):
 
     compute: Callable[["EvaluationSet"], Any]
 
-    is_per_query: ClassVar[bool] = False
     follows_scores: ClassVar[bool] = True
     """Whether normalised scores change the metric; clusterings and the spectrum depend on the embeddings only."""
 
@@ -161,8 +160,6 @@ class CalculatorMetric(Metric):
 
 class RankMetric(CalculatorMetric):
     """Metric of the ranks of all matches."""
-
-    is_per_query = True
 
     def why_undefined(self, measured: "EvaluationSet") -> str:
         return NO_MATCH
