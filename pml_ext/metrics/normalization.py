@@ -28,7 +28,7 @@ from pml_ext._shared.checks import (
 )
 from pml_ext._shared.files import decode_json, encode_json, replacing
 from pml_ext._shared.settings import CheckedSettings
-from pml_ext._shared.text import first_five
+from pml_ext._shared.text import first_of
 from pml_ext._version import __version__
 from pml_ext.functional.pairwise.pair_blocks import both_sides
 from pml_ext.functional.retrieval.cohort import cohort_offsets, highest_cosines
@@ -215,7 +215,7 @@ class CohortNormalization(CheckedSettings):
             if common:
                 raise ValueError(
                     f"the cohort must hold other identities than those that are judged; {len(common)} are in both: "
-                    f"{first_five(common)}. Remove them on one side, or rename labels that mean other identities there"
+                    f"{first_of(common)}. Remove them on one side, or rename labels that mean other identities there"
                 )
         highest = highest_cosines(embeddings.double(), self.cohort.double(), self.k, group=group)
         copies = torch.nonzero(highest.amax(dim=1) > 1 - _ROUNDING).flatten().tolist()
@@ -223,7 +223,7 @@ class CohortNormalization(CheckedSettings):
             numbers = copies if rows is None else [rows[place] for place in copies]
             raise ValueError(
                 f"the cohort must hold other samples than those that are judged; {len(copies)} judged rows are copies "
-                f"of cohort samples: rows {first_five(numbers)}. Remove them on one side"
+                f"of cohort samples: rows {first_of(numbers)}. Remove them on one side"
             )
         return 0.5 * self.strength * highest.mean(dim=1)
 

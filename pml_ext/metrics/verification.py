@@ -10,6 +10,7 @@ from torchmetrics import Metric
 from pml_ext._shared.checks import check_embeddings, check_finite, check_floating, check_items, check_whole, tensor_of
 from pml_ext._shared.errors import ArgumentError
 from pml_ext._shared.settings import CheckedSettings
+from pml_ext._shared.text import first_of
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
 from pml_ext.functional.verification.error_rates import contiguous_folds, fold_accuracy
 from pml_ext.functional.verification.histogram import ScoreHistogram, auc_bounds, eer_bounds, tar_bounds
@@ -132,8 +133,9 @@ class VerificationEvaluator(CheckedSettings):
         keys = list(dict.fromkeys([*pairs.first, *pairs.second]))
         if isinstance(embeddings, Mapping):
             if missing := [key for key in keys if key not in embeddings]:
-                shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
-                raise ValueError(f"embeddings lacks {len(missing)} of the {len(keys)} images of the list: {shown}")
+                raise ValueError(
+                    f"embeddings lacks {len(missing)} of the {len(keys)} images of the list: {first_of(missing)}"
+                )
             look_up: Callable[[str], Tensor] = embeddings.__getitem__
         else:
             look_up = embeddings
