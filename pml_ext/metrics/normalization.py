@@ -24,7 +24,6 @@ from pml_ext._shared.checks import (
     check_fraction,
     check_in_range,
     check_whole,
-    warn_caller,
 )
 from pml_ext._shared.files import decode_json, encode_json, replacing
 from pml_ext._shared.settings import CheckedSettings
@@ -161,13 +160,7 @@ class CohortNormalization(CheckedSettings):
         tensor([0.5000])
         """
         cohort, labels, record = read_cohort(Path(path))
-        if checkpoint is not None:
-            require_checkpoint(record.checkpoint, checkpoint, Path(path))
-        elif record.checkpoint is not None:
-            warn_caller(
-                f"{path} was computed by {record.checkpoint.file}, which was not compared with the model in use: "
-                "pass its checkpoint"
-            )
+        require_checkpoint(record.checkpoint, checkpoint, path)
         normalization = cls(cohort, record.k, record.strength, labels=labels, checkpoint=record.checkpoint)
         vars(normalization)["cohort"] = cohort  # bit by bit, as the checksum is that of the file
         return normalization
