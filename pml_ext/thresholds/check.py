@@ -303,7 +303,6 @@ def _count_errors(
 
     samples: each a separate class; ids: (N,) of labels, frames, tracks and cameras, if known.
     """
-    at = torch.tensor([distance], dtype=torch.float64, device="cpu")
 
     def pairs_of(group: str, told_apart: str) -> PairDistances:
         """Returns pairs whose positives are of one group, and of two values of `told_apart` if that is known."""
@@ -311,21 +310,21 @@ def _count_errors(
 
     if "labels" in ids:
         pairs = pairs_of("labels", "cameras")
-        accepted, false_accepts = (counts[:, 0] for counts in pairs.accepted(at))
+        accepted, false_accepts = pairs.accepted_at(distance)
         impostors = _Counts(false_accepts, pairs.negative_pairs, "identities", is_shared=True)
         return impostors, _Counts(pairs.positive_pairs - accepted, pairs.positive_pairs, "identities")
     if "frames" not in ids and "tracks" not in ids:
         pairs = samples.pairs()
-        accepted = pairs.accepted(at)[1][:, 0]
-        return _Counts(accepted, pairs.negative_pairs, "samples", is_shared=True, is_bound=True), None
+        _, false_accepts = pairs.accepted_at(distance)
+        return _Counts(false_accepts, pairs.negative_pairs, "samples", is_shared=True, is_bound=True), None
     different, same = None, None
     if "frames" in ids:  # two crops of one track in a frame are one person
         pairs = pairs_of("frames", "tracks")
-        accepted = pairs.accepted(at, positives_only=True)[0][:, 0]
+        accepted, _ = pairs.accepted_at(distance, positives_only=True)
         different = _Counts(accepted, pairs.positive_pairs, "frames")
     if "tracks" in ids:
         pairs = pairs_of("tracks", "cameras")
-        accepted = pairs.accepted(at, positives_only=True)[0][:, 0]
+        accepted, _ = pairs.accepted_at(distance, positives_only=True)
         same = _Counts(pairs.positive_pairs - accepted, pairs.positive_pairs, "tracks")
     return different, same
 

@@ -223,9 +223,7 @@ def error_rates(
     pairs: PairDistances, labels: Sequence[int | str], distance: float
 ) -> tuple[ErrorRate, ErrorRate, tuple[ClassErrors, ...]]:
     """Returns FAR, FRR and errors by class at a distance; labels: names of pairs.classes."""
-    at = torch.tensor([distance], dtype=torch.float64, device="cpu")
-    accepted, false_accepts = (counts[:, 0] for counts in pairs.accepted(at))
-    return rates_of_counts(pairs, labels, accepted, false_accepts)
+    return rates_of_counts(pairs, labels, *pairs.accepted_at(distance))
 
 
 def rates_of_counts(
@@ -341,9 +339,9 @@ def _camera_rates(pairs: PairDistances, samples: Samples, distance: float) -> Ca
     """Returns the FRR of genuine pairs across and within cameras, without computing impostor pairs."""
     if samples.cameras is None:
         return None
-    at = torch.tensor([distance], dtype=torch.float64, device="cpu")
     every_pair = replace(samples, cameras=None).pairs()
-    total, across = (kind.accepted(at, positives_only=True)[0][:, 0] for kind in (every_pair, pairs))
+    total, _ = every_pair.accepted_at(distance, positives_only=True)
+    across, _ = pairs.accepted_at(distance, positives_only=True)
     pairs_within = every_pair.positive_pairs - pairs.positive_pairs
     within = None
     if int(pairs_within.sum()):

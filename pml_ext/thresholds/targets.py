@@ -2,7 +2,6 @@
 
 import math
 
-import torch
 from torch import Tensor
 
 from pml_ext._shared.checks import check_fraction
@@ -59,8 +58,7 @@ def threshold_for(target: Target, pairs: PairDistances) -> tuple[float, Support 
     at_rate = threshold_at_far(pairs, rate) if is_far else threshold_at_frr(pairs, rate)
     if target.confidence is None:
         return at_rate, None
-    at = torch.tensor([at_rate], dtype=torch.float64, device="cpu")
-    accepted, false_accepts = (counts[:, 0] for counts in pairs.accepted(at, positives_only=not is_far))
+    accepted, false_accepts = pairs.accepted_at(at_rate, positives_only=not is_far)
     errors, counted = pairs.positive_pairs - accepted, pairs.positive_pairs
     if is_far:
         errors, counted = false_accepts, pairs.negative_pairs

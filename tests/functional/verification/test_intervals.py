@@ -35,7 +35,7 @@ def test_effective_pairs_come_from_leaving_classes_out(kind):
     centres, spread = torch.randn(30, 4, dtype=torch.float64), torch.rand(30, 1, dtype=torch.float64)
     x = centres[labels] + (0.1 + spread)[labels] * torch.randn(len(labels), 4, dtype=torch.float64)
     measured = PairDistances(x, labels)
-    accepted, false_accepts = (c[:, 0] for c in measured.accepted(torch.tensor([0.5], dtype=torch.float64)))
+    accepted, false_accepts = measured.accepted_at(0.5)
     of_kind, share = {
         "impostor": ((false_accepts, measured.negative_pairs), 2),
         "genuine": ((measured.positive_pairs - accepted, measured.positive_pairs), 1),
