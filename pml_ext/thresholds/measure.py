@@ -328,11 +328,11 @@ def _require_pairs(pairs: PairDistances, samples: Samples, names: Sequence[int |
 
 
 def _far(pairs: PairDistances, false_accepts: Tensor) -> ErrorRate:
-    return pooled_rate(false_accepts, pairs.negative_pairs, is_shared=True)
+    return pooled_rate(false_accepts, pairs.negative_pairs, classes_per_pair=2)
 
 
 def _frr(pairs: PairDistances, accepted: Tensor) -> ErrorRate:
-    return pooled_rate(pairs.positive_pairs - accepted, pairs.positive_pairs, is_shared=False)
+    return pooled_rate(pairs.positive_pairs - accepted, pairs.positive_pairs, classes_per_pair=1)
 
 
 def _camera_rates(pairs: PairDistances, samples: Samples, distance: float) -> CameraRates | None:
@@ -345,7 +345,7 @@ def _camera_rates(pairs: PairDistances, samples: Samples, distance: float) -> Ca
     pairs_within = every_pair.positive_pairs - pairs.positive_pairs
     within = None
     if int(pairs_within.sum()):
-        within = pooled_rate(pairs_within - (total - across), pairs_within, is_shared=False)
+        within = pooled_rate(pairs_within - (total - across), pairs_within, classes_per_pair=1)
     return CameraRates(len(torch.unique(samples.cameras)), across=_frr(pairs, across), within=within)
 
 

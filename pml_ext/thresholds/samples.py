@@ -137,11 +137,10 @@ def _sample_keys(embeddings: Tensor) -> list[str]:
     return [key.hex() for key in keys]
 
 
-def pooled_rate(errors: Tensor, pairs: Tensor, *, is_shared: bool) -> ErrorRate:
-    """Returns the pooled rate of (T,) errors and pairs per class; is_shared: each pair counts for two classes."""
-    share = 2 if is_shared else 1
-    interval = class_rate_interval(errors, pairs, pairs_span_classes=is_shared)
-    return ErrorRate(int(errors.sum()) // share, int(pairs.sum()) // share, *interval)
+def pooled_rate(errors: Tensor, pairs: Tensor, classes_per_pair: int) -> ErrorRate:
+    """Returns the pooled rate of (T,) errors and pairs per class; classes_per_pair: see `rate_without_each`."""
+    interval = class_rate_interval(errors, pairs, classes_per_pair)
+    return ErrorRate(int(errors.sum()) // classes_per_pair, int(pairs.sum()) // classes_per_pair, *interval)
 
 
 def as_tensor(rows: Any) -> Any:

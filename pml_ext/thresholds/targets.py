@@ -69,9 +69,9 @@ def threshold_for(target: Target, pairs: PairDistances) -> tuple[float, Support 
 
 def support_of_pairs(target: Target, errors: Tensor, pairs: Tensor) -> tuple[float, Support]:
     """Returns the `independent_trials` and the support of (T,) errors and pairs per class, on the CPU."""
-    share = 2 if target.kind == "far" else 1
-    rate, without = rate_without_each(errors, pairs, share)
-    total = int(pairs.sum()) // share
+    classes_per_pair = 2 if target.kind == "far" else 1
+    rate, without = rate_without_each(errors, pairs, classes_per_pair)
+    total = int(pairs.sum()) // classes_per_pair
     return support_at(target, rate, without, total, errors=rate * total)
 
 

@@ -65,13 +65,12 @@ def group_errors(pairs: PairBlocks, groups: Tensor, count: int, cosine: float) -
     return GroupErrors(false_accepts, impostors, rejects, genuine)
 
 
-def rates_without_each(errors: Tensor, pairs: Tensor, share: int) -> tuple[Tensor, Tensor]:
+def rates_without_each(errors: Tensor, pairs: Tensor, classes_per_pair: int) -> tuple[Tensor, Tensor]:
     """Returns (G,) group rates, and (T, G) rates with each class left out; zero errors count as half an error there.
 
-    errors, pairs: (T, G) counts per class; share: number of classes that a pair counts for.
+    errors, pairs: (T, G) counts per class; classes_per_pair: see `rate_without_each`.
     """
-    wrong, total = errors.sum(dim=0) // share, pairs.sum(dim=0) // share
-
+    wrong, total = errors.sum(dim=0) // classes_per_pair, pairs.sum(dim=0) // classes_per_pair
     return wrong.double() / total, (wrong - errors).double().clamp_min(_HALF) / (total - pairs)
 
 
