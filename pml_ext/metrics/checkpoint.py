@@ -45,8 +45,8 @@ def require_checkpoint(expected: Checkpoint | None, model: ModelFile | None, sou
     actual = checkpoint_of(model)
     if expected is None:
         raise ValueError(
-            f"{source} records no checkpoint to compare {actual.file} with. Save it with its checkpoint, --checkpoint "
-            "of `pml-ext threshold choose`"
+            f"{source} records no checkpoint to compare {actual.file} with. Save it with its checkpoint (`pml-ext "
+            "threshold choose --checkpoint FILE`)"
         )
     if actual.sha256 != expected.sha256:
         raise ValueError(

@@ -65,7 +65,7 @@ def test_a_report_that_records_its_model_asks_for_the_option(tmp_path, capfd):
     assert "not compared with the model in use: pass its checkpoint\n" in capfd.readouterr().err
     assert choose(source, "--far", "0.01", "--output", str(tmp_path)) == 0
     assert main(["threshold", "check", str(tmp_path / "threshold.json"), source, "--checkpoint", str(model)]) == 2
-    assert "Save it with its checkpoint\n" in capfd.readouterr().err
+    assert "Save it with its checkpoint (`pml-ext threshold choose --checkpoint FILE`)\n" in capfd.readouterr().err
 
 
 def test_groups_and_names_of_classes(tmp_path, capfd):
