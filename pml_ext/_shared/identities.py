@@ -192,7 +192,7 @@ def is_ranked(query: tuple[Any, Any], item: tuple[Any, Any]) -> Any:
 
 
 def check_matches(
-    name: str, query: tuple[np.ndarray, np.ndarray], gallery: tuple[np.ndarray, np.ndarray] | None
+    name: str, query: tuple[np.ndarray, np.ndarray], gallery: tuple[np.ndarray, np.ndarray] | None = None
 ) -> list[str]:
     """Returns a sentence with the number of queries without a match; no sentence if all have one.
 
