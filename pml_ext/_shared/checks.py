@@ -108,6 +108,12 @@ def check_finite(values: Tensor, name: str = "embeddings") -> None:
         raise ArgumentError(name, f"must be finite; got NaN or infinity in {bad} of {len(values)} rows")
 
 
+def check_finite_embeddings(embeddings: Tensor, name: str = "embeddings") -> None:
+    """Valid by `check_embeddings` and `check_finite`."""
+    check_embeddings(embeddings, name)
+    check_finite(embeddings, name)
+
+
 def check_directions(rows: Tensor, name: str) -> None:
     """No zero rows, which have no cosine. Reads the values."""
     zero = int((~rows.any(dim=1)).sum())

@@ -108,13 +108,13 @@ def model_of(record: ModelRecord | None, checkpoint: str | None, name: str) -> C
     recorded = None if record is None else record.checkpoint
     if checkpoint is None:
         return recorded
-    given = checkpoint_of(checkpoint)
-    if recorded is not None and given.sha256 != recorded.sha256:
+    model = checkpoint_of(checkpoint)
+    if recorded is not None and model.sha256 != recorded.sha256:
         raise UserError(
-            f"--checkpoint {checkpoint} has SHA-256 {given.sha256[:12]}…; {name} is of the model {recorded.file} "
+            f"--checkpoint {checkpoint} has SHA-256 {model.sha256[:12]}…; {name} is of the model {recorded.file} "
             f"({recorded.sha256[:12]}…). Leave --checkpoint out"
         )
-    return given
+    return model
 
 
 def preprocessing(config: dict[str, Any]) -> str:

@@ -17,14 +17,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from pml_ext._ops.numerics import full_precision, unit_rows
-from pml_ext._shared.checks import (
-    check_choice,
-    check_embeddings,
-    check_finite,
-    check_fraction,
-    check_in_range,
-    check_whole,
-)
+from pml_ext._shared.checks import check_choice, check_finite_embeddings, check_fraction, check_in_range, check_whole
 from pml_ext._shared.files import decode_json, encode_json, replacing
 from pml_ext._shared.settings import CheckedSettings
 from pml_ext._shared.text import first_of
@@ -88,8 +81,7 @@ class CohortNormalization(CheckedSettings):
         labels: Ids | None = None,
         checkpoint: Checkpoint | None = None,
     ) -> None:
-        check_embeddings(cohort, "cohort")
-        check_finite(cohort, "cohort")
+        check_finite_embeddings(cohort, "cohort")
         check_whole(k, "k")
         if not 1 <= k <= len(cohort):
             raise ValueError(f"k must be from 1 to {len(cohort)}, the cohort size; got {k}")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from pml_ext._shared.checks import check_embeddings, check_finite, check_floating, check_items, check_whole, tensor_of
+from pml_ext._shared.checks import check_finite_embeddings, check_floating, check_items, check_whole, tensor_of
 from pml_ext._shared.errors import ArgumentError
 from pml_ext._shared.settings import CheckedSettings
 from pml_ext._shared.text import first_of
@@ -86,8 +86,7 @@ class VerificationEvaluator(CheckedSettings):
                 has both (pass fold_ids, or folds=None to skip the accuracy).
         """
         for name, x in (("embeddings_a", embeddings_a), ("embeddings_b", embeddings_b)):
-            check_embeddings(x, name)
-            check_finite(x, name)
+            check_finite_embeddings(x, name)
         if embeddings_a.shape != embeddings_b.shape:
             raise ValueError(
                 f"embeddings_b must have the shape of embeddings_a, {tuple(embeddings_a.shape)}; "
@@ -130,17 +129,17 @@ class VerificationEvaluator(CheckedSettings):
         Raises:
             ValueError: a key is missing in the mapping; see also `__call__`.
         """
-        keys = list(dict.fromkeys([*pairs.first, *pairs.second]))
+        images = list(dict.fromkeys([*pairs.first, *pairs.second]))
         if isinstance(embeddings, Mapping):
-            if missing := [key for key in keys if key not in embeddings]:
+            if missing := [key for key in images if key not in embeddings]:
                 raise ValueError(
-                    f"embeddings lacks {len(missing)} of the {len(keys)} images of the list: {first_of(missing)}"
+                    f"embeddings lacks {len(missing)} of the {len(images)} images of the list: {first_of(missing)}"
                 )
             look_up: Callable[[str], Tensor] = embeddings.__getitem__
         else:
             look_up = embeddings
-        x = torch.stack([tensor_of(look_up(key)) for key in keys])
-        row = {key: place for place, key in enumerate(keys)}
+        x = torch.stack([tensor_of(look_up(key)) for key in images])
+        row = {key: place for place, key in enumerate(images)}
         first = torch.tensor([row[key] for key in pairs.first], device="cpu")
         second = torch.tensor([row[key] for key in pairs.second], device="cpu")
         scores = pair_cosines(x, x, first, second)

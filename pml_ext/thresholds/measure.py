@@ -239,7 +239,7 @@ def rates_of_counts(
     return _far(pairs, false_accepts), _frr(pairs, accepted), tuple(classes)
 
 
-class _Counts(NamedTuple):
+class _CurveCounts(NamedTuple):
     """Accepted pairs per class at every distance that a report counts at, from one pass.
 
     distances: (M,) ascending; curve: (C,) those of the figures; opis: (G,) those of OPIS, empty if it is not
@@ -260,7 +260,7 @@ class _Counts(NamedTuple):
         return self.genuine[:, place], self.impostors[:, place]
 
 
-def _count_pairs(pairs: PairDistances, distance: float, opis: OPISSettings) -> _Counts:
+def _count_pairs(pairs: PairDistances, distance: float, opis: OPISSettings) -> _CurveCounts:
     coarse = torch.linspace(0, 2, 65, dtype=torch.float64, device="cpu")
     genuine = count_accepted(pairs, coarse, positives_only=True)[0].cpu()
     closest, farthest = pairs.negative_distances_at([1, pairs.total_negative_pairs]).tolist()
@@ -276,7 +276,7 @@ def _count_pairs(pairs: PairDistances, distance: float, opis: OPISSettings) -> _
     points = torch.tensor(at_rates, dtype=torch.float64, device="cpu").unique()
     chosen = torch.tensor([distance], dtype=torch.float64, device="cpu")
     distances = torch.unique(torch.cat([chosen, curve, grid, points]))
-    return _Counts(distances, curve, grid, points, *pairs.accepted(distances))
+    return _CurveCounts(distances, curve, grid, points, *pairs.accepted(distances))
 
 
 def _calibration_ranks(pairs: PairDistances, opis: OPISSettings) -> list[int]:
@@ -349,7 +349,7 @@ def _camera_rates(pairs: PairDistances, samples: Samples, distance: float) -> Ca
     return CameraRates(len(torch.unique(samples.cameras)), across=_frr(pairs, across), within=within)
 
 
-def _consistency(pairs: PairDistances, opis: OPISSettings, counts: _Counts) -> Consistency | None:
+def _consistency(pairs: PairDistances, opis: OPISSettings, counts: _CurveCounts) -> Consistency | None:
     if not len(counts.opis):
         return None
     kept, ends = find_measurable(pairs), counts.opis[[0, -1]]
@@ -366,7 +366,7 @@ def _consistency(pairs: PairDistances, opis: OPISSettings, counts: _Counts) -> C
     )
 
 
-def _points(pairs: PairDistances, counts: _Counts) -> tuple[OperatingPoint, ...]:
+def _points(pairs: PairDistances, counts: _CurveCounts) -> tuple[OperatingPoint, ...]:
     points = []
     genuine, impostors = counts.at(counts.points)
     for distance, accepted, false_accepts in zip(counts.points.tolist(), genuine.T, impostors.T, strict=True):
@@ -374,7 +374,7 @@ def _points(pairs: PairDistances, counts: _Counts) -> tuple[OperatingPoint, ...]
     return tuple(points)
 
 
-def _curves(pairs: PairDistances, counts: _Counts) -> ThresholdCurves:
+def _curves(pairs: PairDistances, counts: _CurveCounts) -> ThresholdCurves:
     genuine, impostors = counts.at(counts.curve)
     kept = (pairs.positive_pairs > 0) & (pairs.negative_pairs > 0)
     ends = counts.curve[[0, -1]]
@@ -412,8 +412,8 @@ def worst_pairs(pairs: PairDistances, ids: Tensor, names: Sequence[int | str], s
         row = order[place]
         return source.sample(row, names[int(ids[row])])
 
-    def listed(found: list[tuple[float, int, int]], sign: int) -> tuple[WorstPair, ...]:
-        pairs_of_kind = [entry for entry in sorted(found)[:_LISTED] if entry[0] < torch.inf]
+    def listed(entries: list[tuple[float, int, int]], sign: int) -> tuple[WorstPair, ...]:
+        pairs_of_kind = [entry for entry in sorted(entries)[:_LISTED] if entry[0] < torch.inf]
         return tuple(WorstPair(sign * value, sample(one), sample(other)) for value, one, other in pairs_of_kind)
 
     return WorstPairs(listed(impostors, -1), listed(genuine, 1))
