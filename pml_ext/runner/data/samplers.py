@@ -149,7 +149,7 @@ def _from_decks(members: Members, count: int, instances: int, random: Random, *,
                 if start == 0 or start + instances > len(deck):
                     random.shuffle(deck)
                     start = 0
-                batch += np.resize(deck[start : start + instances], instances).tolist()  # repeats what is too short
+                batch += np.resize(deck[start : start + instances], instances).tolist()  # repeated if too few
                 used[c] = start + instances
                 if until_used_up and start + 2 * instances > len(deck):
                     used_up.append(place)
