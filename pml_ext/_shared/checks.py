@@ -86,13 +86,12 @@ def check_indices_tuple(indices_tuple: Sequence[Tensor], rows: int, columns: int
             )
 
 
-def check_labels_below(labels: Tensor, num_classes: int, name: str = "labels") -> None:
+def check_labels_below(labels: Tensor, num_classes: int) -> None:
     """Every label in [0, num_classes). Reads the values."""
     low, high = torch.stack(torch.aminmax(labels)).tolist()
     if low < 0 or high >= num_classes:
-        raise ArgumentError(
-            name, f"must be class ids in [0, {num_classes}) (num_classes={num_classes}); got ids from {low} to {high}"
-        )
+        expected = f"must be class ids in [0, {num_classes}) (num_classes={num_classes})"
+        raise ArgumentError("labels", f"{expected}; got ids from {low} to {high}")
 
 
 def check_finite(values: Tensor, name: str = "embeddings") -> None:
@@ -101,6 +100,12 @@ def check_finite(values: Tensor, name: str = "embeddings") -> None:
     if values.numel() and not bool(torch.isfinite(torch.stack(torch.aminmax(values))).all()):
         bad = int((~torch.isfinite(values)).reshape(len(values), -1).any(dim=1).sum())
         raise ArgumentError(name, f"must be finite; got NaN or infinity in {bad} of {len(values)} rows")
+
+
+def check_finite_embeddings(embeddings: Tensor, name: str = "embeddings") -> None:
+    """Valid by `check_embeddings` and `check_finite`."""
+    check_embeddings(embeddings, name)
+    check_finite(embeddings, name)
 
 
 def check_directions(rows: Tensor, name: str) -> None:
@@ -137,15 +142,15 @@ def check_tensor(value: object, name: str, shape: str) -> None:
         raise ArgumentError(name, f"must be a dense tensor; got a {kind} one")
 
 
-def tensor_of(values: Any, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Tensor:
+def tensor_of(values: Any, device: torch.device | None = None) -> Tensor:
     """Returns numbers as a tensor, which shares their memory if possible; a pandas Series by position, not by index.
 
     device: None for that of a tensor, and for the CPU for anything else, whatever torch's default device is.
     """
     if isinstance(values, Tensor):
-        return values.to(device=device, dtype=dtype)
+        return values.to(device=device)
     rows = np.require(values, requirements=["C"]) if hasattr(values, "__array__") else values
-    return torch.as_tensor(rows, device=device or torch.device("cpu"), dtype=dtype)
+    return torch.as_tensor(rows, device=device or torch.device("cpu"))
 
 
 def check_floating(value: Tensor, name: str, shape: str) -> None:
@@ -247,9 +252,9 @@ def check_whole(value: Any, name: str, low: int = -(2**63), high: int = 2**63 - 
         raise ArgumentError(name, f"must be {f'at least {low}' if value < low else f'at most {high}'}; got {value!r}")
 
 
-def check_seed(value: object, name: str = "seed") -> None:
+def check_seed(value: object) -> None:
     """An integer that torch accepts as a seed."""
-    check_whole(value, name, -(2**63), 2**64 - 1)
+    check_whole(value, "seed", -(2**63), 2**64 - 1)
 
 
 def check_switch(value: object, name: str) -> None:

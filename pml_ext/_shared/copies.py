@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pml_ext._shared.text import first_five
+from pml_ext._shared.text import first_of
 
 MOST_FILES = 100_000
 """Longer lists are not compared. 10,000 files of 5 kB take 0.6 s if their sizes are equal, 0.05 s if they differ."""
@@ -50,7 +50,7 @@ def describe_copies(
     what: all samples with `names`, such as "queries"; effect: the end of the sentence, and advice.
     """
     pairs = [(str(names[row]), str(others[other])) for row, other in copies[:6]]
-    shown = first_five([name if name == other else f"{name} = {other}" for name, other in pairs])
+    shown = first_of([name if name == other else f"{name} = {other}" for name, other in pairs])
     return f"{len(copies)} of {len(names)} {what} are copies of {of} ({shown}), {effect}"
 
 

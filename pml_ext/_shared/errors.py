@@ -76,7 +76,7 @@ class ArgumentError(ValueError):
 class Terminated(SystemExit):
     """Raised when a signal ends a run; the exit status is the one that shells report."""
 
-    def __init__(self, number: int = signal.SIGTERM) -> None:
+    def __init__(self, number: int) -> None:
         super().__init__(128 + number)
         self.signal_name = signal.Signals(number).name
 

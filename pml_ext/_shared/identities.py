@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pml_ext._shared.errors import UserError
 from pml_ext._shared.names import FEW, closest
-from pml_ext._shared.text import first_five
+from pml_ext._shared.text import first_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,7 +67,7 @@ def find_columns(
         elif column in required:
             missing.append(documented)
     if missing:
-        held = (", ".join(names) if len(names) <= FEW else f"{len(names)} columns, {first_five(names)}") or "nothing"
+        held = (", ".join(names) if len(names) <= FEW else f"{len(names)} columns, {first_of(names)}") or "nothing"
         raise UserError(f"{file} lacks {', '.join(missing)}; it holds {held}. Expected: {', '.join(columns.values())}")
     others = [name for name in names if name not in places.values() and name not in also]
     for column in {"identity", "camera"} & columns.keys() - places.keys():
@@ -106,9 +106,9 @@ def read_ids(values: Any, count: int, name: str, *, first_row: int = 0) -> np.nd
     missing = {item for item, text in cleaned.items() if text.lower() in MISSING}
     if missing:
         rows = [row for row, item in enumerate(items, first_row) if item in missing]
-        shown = first_five(sorted({repr(item) for item in missing}))
+        shown = first_of(sorted({repr(item) for item in missing}))
         raise UserError(
-            f"{name}: no value in {len(rows)} of {count} rows ({shown}), rows {first_five(rows)}. Give them one, or "
+            f"{name}: no value in {len(rows)} of {count} rows ({shown}), rows {first_of(rows)}. Give them one, or "
             "remove these rows"
         )
     kinds = sorted({type(item).__name__ for item in items})
@@ -165,7 +165,7 @@ def describe_similar_ids(what: str, query: Iterable[str], gallery: Iterable[str]
     pairs = similar_ids(query, gallery)
     if not pairs:
         return ""
-    shown = first_five([f"{name!r} and {other!r}" for name, other in pairs])
+    shown = first_of([f"{name!r} and {other!r}" for name, other in pairs])
     return (
         f"{what} of the queries and of the gallery differ only by case or leading zeros ({shown}), and count as "
         "different. Write them the same way if they are the same"
@@ -192,7 +192,7 @@ def is_ranked(query: tuple[Any, Any], item: tuple[Any, Any]) -> Any:
 
 
 def check_matches(
-    name: str, query: tuple[np.ndarray, np.ndarray], gallery: tuple[np.ndarray, np.ndarray] | None
+    name: str, query: tuple[np.ndarray, np.ndarray], gallery: tuple[np.ndarray, np.ndarray] | None = None
 ) -> list[str]:
     """Returns a sentence with the number of queries without a match; no sentence if all have one.
 

@@ -37,10 +37,10 @@ def configure_streams() -> None:
             stream.reconfigure(errors="pml_ext.replace")
 
 
-def first_five(values: Sequence[object]) -> str:
-    """Returns the first values as text."""
-    shown = ", ".join(map(str, values[:5]))
-    return f"{shown}, …" if len(values) > 5 else shown
+def first_of(values: Sequence[object], count: int = 5) -> str:
+    """Returns the first values as text, and the number of others."""
+    shown = ", ".join(map(str, values[:count]))
+    return f"{shown}, and {len(values) - count} more" if len(values) > count else shown
 
 
 class PrintableFormatter(logging.Formatter):

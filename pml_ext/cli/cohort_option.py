@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from pml_ext._shared.errors import UserError
-from pml_ext._shared.text import first_five
+from pml_ext._shared.text import first_of
 from pml_ext.deploy.model_record import ModelRecord, is_saved_cohort, load_cohort, require_one_model
 from pml_ext.deploy.readers import EmbeddingSet, read_embeddings
 from pml_ext.metrics import CohortNormalization, cohort_mask
@@ -146,7 +146,7 @@ def rows_outside(
     if labels is not None and inside.any():
         names = np.unique(labels[inside]).tolist()
         count = f"{inside.sum():,} samples of {len(names):,} identities"
-        lines.append(f"left out: {count} that are in the cohort: {first_five(names)}")
+        lines.append(f"left out: {count} that are in the cohort: {first_of(names)}")
     if others := rows[is_copy & ~inside].tolist():
-        lines.append(f"left out: {len(others):,} copies of cohort samples: rows {first_five(others)}")
+        lines.append(f"left out: {len(others):,} copies of cohort samples: rows {first_of(others)}")
     return np.flatnonzero(~inside & ~is_copy), lines

@@ -83,8 +83,8 @@ def _check(options: Namespace) -> int:
     from pml_ext.runner.launch import Launch
 
     files, overrides = config_files(options)
-    launch = Launch(options.num_gpus, options.num_machines)
-    text, status = check_files(files, overrides, processes=launch.num_gpus * launch.num_machines)
+    processes = Launch(options.num_gpus, options.num_machines).processes
+    text, status = check_files(files, overrides, processes=processes)
     print(text)
     return status
 

@@ -131,7 +131,7 @@ def _report_of(
     )
 
 
-def _given(options: Namespace, *names: str) -> dict[str, Any]:
+def _chosen(options: Namespace, *names: str) -> dict[str, Any]:
     """Returns the options that have a value."""
     return {name: value for name in names if (value := getattr(options, name)) is not None}
 
@@ -140,13 +140,13 @@ def _search_plan(options: Namespace, data: EmbeddingSet) -> SearchPlan | None:
     """Returns the searches that the options describe; None without such options."""
     from pml_ext.thresholds import SearchPlan
 
-    given = _given(options, "fpir", "rank", "template")
+    search = _chosen(options, "fpir", "rank", "template")
     size = options.gallery_size
-    if size is None and not given:
+    if size is None and not search:
         return None
     if size is None:
         size = len(set(data.labels.tolist()))
-    return SearchPlan(size, **given)
+    return SearchPlan(size, **search)
 
 
 def _image_paths(data: EmbeddingSet, options: Namespace) -> list[Path] | None:
@@ -203,7 +203,7 @@ def _check(options: Namespace) -> int:
     from pml_ext.deploy.readers import read_embeddings
     from pml_ext.thresholds import ThresholdReport
 
-    columns = _given(options, "labels", "frames", "tracks")
+    columns = _chosen(options, "labels", "frames", "tracks")
     data = read_embeddings(options.file, need_labels=False, also=[*columns.values()])
     has_labels = "labels" in columns or (not columns and data.has_labels)
     label_column = columns.pop("labels", None)
@@ -225,7 +225,7 @@ def _check(options: Namespace) -> int:
             known["labels"] = data.labels
         if has_labels and report.is_across_cameras:
             known["cameras"] = data.cameras
-        limits = _given(options, "far_limit", "frr_limit")
+        limits = _chosen(options, "far_limit", "frr_limit")
         check = report.check(data.embeddings, **known, **limits, normalization=cohort)
     print(check.summary(), *notes, sep="\n")
     if options.output is not None:

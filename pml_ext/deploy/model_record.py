@@ -1,7 +1,6 @@
 """Record of the model that computed embeddings; cohorts and threshold reports that belong to the same model."""
 
 import json
-import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,8 +10,16 @@ from pml_ext._shared.errors import UserError
 from pml_ext._shared.files import decode_json, sha256_of
 from pml_ext._version import __version__
 from pml_ext.metrics import CohortNormalization
-from pml_ext.metrics.checkpoint import Checkpoint, CountAbove0, ModelFile, Sha256, checkpoint_of
+from pml_ext.metrics.checkpoint import (
+    Checkpoint,
+    CountAbove0,
+    ModelFile,
+    Sha256,
+    checkpoint_of,
+    require_checkpoint,
+)
 from pml_ext.thresholds import ThresholdReport
+from pml_ext.thresholds.file import read_report
 
 KEY = "pml_ext"  # name of the record in a file's metadata
 INPUT, OUTPUT = "images", "embeddings"  # of an exported model
@@ -81,18 +88,11 @@ class ModelRecord:
                 f"{source}: the record of its model is damaged, or of another version of pml_ext: {error}"
             ) from error
 
-    def require(self, what: str | Path, dim: int, checkpoint: Checkpoint | None, advice: str) -> None:
-        """Raise UserError unless a file about embeddings belongs to this model."""
+    def require_dim(self, what: str | Path, dim: int) -> None:
+        """Raise UserError unless a file about embeddings has those of this model's length."""
         if dim != self.embedding_dim:
             raise UserError(
                 f"{what} is about embeddings of {dim} dimensions; the model's embeddings have {self.embedding_dim}"
-            )
-        if checkpoint is None:
-            raise UserError(f"{what} records no model, so it may belong to another one: {advice}")
-        if checkpoint.sha256 != self.sha256:
-            raise UserError(
-                f"{what} is of the model {checkpoint.file} (SHA-256 {checkpoint.sha256[:12]}…), the embeddings are of "
-                f"{self.weights} ({self.sha256[:12]}…): {advice}"
             )
 
 
@@ -108,13 +108,13 @@ def model_of(record: ModelRecord | None, checkpoint: str | None, name: str) -> C
     recorded = None if record is None else record.checkpoint
     if checkpoint is None:
         return recorded
-    given = checkpoint_of(checkpoint)
-    if recorded is not None and given.sha256 != recorded.sha256:
+    model = checkpoint_of(checkpoint)
+    if recorded is not None and model.sha256 != recorded.sha256:
         raise UserError(
-            f"--checkpoint {checkpoint} has SHA-256 {given.sha256[:12]}…; {name} is of the model {recorded.file} "
+            f"--checkpoint {checkpoint} has SHA-256 {model.sha256[:12]}…; {name} is of the model {recorded.file} "
             f"({recorded.sha256[:12]}…). Leave --checkpoint out"
         )
-    return given
+    return model
 
 
 def preprocessing(config: dict[str, Any]) -> str:
@@ -162,25 +162,21 @@ def load_cohort(path: str | Path, checkpoint: ModelFile | None = None) -> Cohort
 
 def load_cohort_of(path: str | Path, record: ModelRecord) -> CohortNormalization:
     """Read a saved cohort; UserError if another model computed it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about the checkpoint, which `require` compares
-        cohort = load_cohort(Path(path).expanduser())
-    advice = "make it by pml-ext threshold choose --cohort with --checkpoint, the file of weights"
-    record.require(path, cohort.cohort.shape[1], cohort.checkpoint, advice)
+    cohort = load_cohort(Path(path).expanduser(), record.checkpoint)
+    record.require_dim(path, cohort.cohort.shape[1])
     return cohort
 
 
 def load_report_of(path: str | Path, record: ModelRecord | None) -> ThresholdReport:
     """Read a threshold report; UserError if it belongs to another model."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            report = ThresholdReport.load(path)
+        report = ThresholdReport(**vars(read_report(Path(path))))
+        if record is not None:
+            require_checkpoint(report.checkpoint, record.checkpoint, path)
     except ValueError as error:
         raise UserError(str(error)) from error
     if record is not None:
-        advice = "make it by pml-ext threshold choose --checkpoint with the weights that the embeddings are from"
-        record.require(path, report.embedding_dim, report.checkpoint, advice)
+        record.require_dim(path, report.embedding_dim)
     return report
 
 

@@ -17,7 +17,7 @@ from pml_ext._shared.files import EMBEDDING_SUFFIXES
 from pml_ext._shared.identities import find_columns, is_junk, read_ids
 from pml_ext._shared.images import IMAGE_SUFFIXES
 from pml_ext._shared.names import closest_path
-from pml_ext._shared.text import first_five
+from pml_ext._shared.text import first_of
 from pml_ext.deploy.gallery import Gallery, is_gallery
 from pml_ext.deploy.model_record import ModelRecord
 
@@ -223,7 +223,7 @@ def _rows_of_lists(lists: Any, path: Path) -> np.ndarray:
     if not is_list or not (types.is_floating(lists.type.value_type) or types.is_integer(lists.type.value_type)):
         raise UserError(f"{path}: embedding must be a list of numbers in each row; got {str(kind)[:60]}")
     if len(lengths := unique(list_value_length(lists)).to_pylist()) > 1:
-        raise UserError(f"{path}: embedding must have the same length in every row; got {first_five(lengths)}")
+        raise UserError(f"{path}: embedding must have the same length in every row; got {first_of(lengths)}")
     values: np.ndarray = lists.flatten().to_numpy(zero_copy_only=False)
     return values.reshape(len(lists), -1)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._ops.numerics import full_precision, unit_rows
-from pml_ext._shared.checks import check_embeddings, check_finite
+from pml_ext._shared.checks import check_finite_embeddings
 
 _BLOCK = 4096  # rows converted to float64 at a time
 # Measured on Glyphs, Digits and four sets of images: mean cosines of 0.06 to 0.56 of trained
@@ -76,8 +76,7 @@ def embedding_spread(embeddings: Tensor) -> EmbeddingSpread:
     >>> embedding_spread(torch.ones(8, 3)).problem()
     'all embeddings are equal'
     """
-    check_embeddings(embeddings)
-    check_finite(embeddings)
+    check_finite_embeddings(embeddings)
     rows, columns = embeddings.shape
     if rows < 2:
         raise ValueError(f"embeddings must have at least 2 rows, to differ from each other; got {rows}")
@@ -120,8 +119,7 @@ def spectral_variance(embeddings: Tensor) -> Tensor:
     >>> round(float(spectral_variance(torch.tensor([[1.0, 0.0], [0.0, 3.0]]))), 3)
     0.144
     """
-    check_embeddings(embeddings)
-    check_finite(embeddings)
+    check_finite_embeddings(embeddings)
     with full_precision(embeddings.device):
         x = embeddings.detach().double()
         # R of QR is smaller and has the same singular values.

@@ -355,10 +355,15 @@ def naming_reducer(loss: Any, *errors: type[Exception]) -> Iterator[None]:
         ) from error
 
 
+def is_empty(embeddings: object) -> bool:
+    """Returns whether this is a batch without rows."""
+    return isinstance(embeddings, Tensor) and embeddings.ndim == 2 and len(embeddings) == 0
+
+
 def is_nothing_to_compare(loss: nn.Module, embeddings: Tensor, ref_emb: Reference) -> bool:
     """Returns whether the batch or ref_emb is empty; warns if so."""
     for name, rows in (("the batch", embeddings), ("ref_emb", ref_emb)):
-        if isinstance(rows, Tensor) and rows.ndim == 2 and len(rows) == 0:
+        if is_empty(rows):
             warn_once(loss, f"{type(loss).__name__}: {name} is empty, so its loss is 0")
             return True
     return False

@@ -6,14 +6,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._ops.numerics import unit_rows
-from pml_ext._shared.checks import (
-    check_embeddings,
-    check_finite,
-    check_fraction,
-    check_items,
-    check_labels,
-    check_whole,
-)
+from pml_ext._shared.checks import check_finite_embeddings, check_fraction, check_items, check_labels, check_whole
 from pml_ext._shared.settings import CheckedSettings
 from pml_ext.functional.open_set.gallery_blocks import GalleryScores, scores_in_blocks, tpir_at_fpir
 from pml_ext.functional.verification.templates import template_embeddings
@@ -132,8 +125,7 @@ class IdentificationEvaluator(CheckedSettings):
         >>> pairs.compute()["impostors"]
         3.0
         """
-        check_embeddings(probes, "probes")
-        check_finite(probes, "probes")
+        check_finite_embeddings(probes, "probes")
         subjects = check_labels(subjects, len(probes), "subjects")
         cameras = None if cameras is None else check_labels(cameras, len(probes), "cameras")
         scores = scores_in_blocks(

@@ -113,8 +113,7 @@ def _number(what: str, arrays: Sequence[np.ndarray]) -> tuple[list[Tensor], np.n
 
 def check_matches_of(parts: Sequence[NumberedEmbeddings]) -> list[str]:
     """Returns or raises what `check_matches` does for the queries and the gallery, if any."""
-    query, *gallery = [(part.labels.numpy(), part.cameras.numpy()) for part in parts]
-    return check_matches(parts[0].name, query, gallery[0] if gallery else None)
+    return check_matches(parts[0].name, *((part.labels.numpy(), part.cameras.numpy()) for part in parts))
 
 
 def standard_metrics(

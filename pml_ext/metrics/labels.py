@@ -18,9 +18,9 @@ def number_classes(labels: Ids, count: int, name: str = "labels") -> tuple[Tenso
     return torch.from_numpy(ids.astype(np.int64)), tuple(names.tolist())
 
 
-def names_of_samples(labels: Ids, count: int, name: str = "labels") -> np.ndarray:
+def names_of_samples(labels: Ids, count: int) -> np.ndarray:
     """Returns (count,) strings, so that 7 and "7" are one class."""
-    return _values_of(labels, count, name).astype(str)
+    return _values_of(labels, count, "labels").astype(str)
 
 
 def _values_of(labels: Ids, count: int, name: str) -> np.ndarray:

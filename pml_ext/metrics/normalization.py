@@ -17,18 +17,10 @@ from torch import Tensor
 from torch import distributed as dist
 
 from pml_ext._ops.numerics import full_precision, unit_rows
-from pml_ext._shared.checks import (
-    check_choice,
-    check_embeddings,
-    check_finite,
-    check_fraction,
-    check_in_range,
-    check_whole,
-    warn_caller,
-)
+from pml_ext._shared.checks import check_choice, check_finite_embeddings, check_fraction, check_in_range, check_whole
 from pml_ext._shared.files import decode_json, encode_json, replacing
 from pml_ext._shared.settings import CheckedSettings
-from pml_ext._shared.text import first_five
+from pml_ext._shared.text import first_of
 from pml_ext._version import __version__
 from pml_ext.functional.pairwise.pair_blocks import both_sides
 from pml_ext.functional.retrieval.cohort import cohort_offsets, highest_cosines
@@ -89,8 +81,7 @@ class CohortNormalization(CheckedSettings):
         labels: Ids | None = None,
         checkpoint: Checkpoint | None = None,
     ) -> None:
-        check_embeddings(cohort, "cohort")
-        check_finite(cohort, "cohort")
+        check_finite_embeddings(cohort, "cohort")
         check_whole(k, "k")
         if not 1 <= k <= len(cohort):
             raise ValueError(f"k must be from 1 to {len(cohort)}, the cohort size; got {k}")
@@ -161,13 +152,7 @@ class CohortNormalization(CheckedSettings):
         tensor([0.5000])
         """
         cohort, labels, record = read_cohort(Path(path))
-        if checkpoint is not None:
-            require_checkpoint(record.checkpoint, checkpoint, Path(path))
-        elif record.checkpoint is not None:
-            warn_caller(
-                f"{path} was computed by {record.checkpoint.file}, which was not compared with the model in use: "
-                "pass its checkpoint"
-            )
+        require_checkpoint(record.checkpoint, checkpoint, path)
         normalization = cls(cohort, record.k, record.strength, labels=labels, checkpoint=record.checkpoint)
         vars(normalization)["cohort"] = cohort  # bit by bit, as the checksum is that of the file
         return normalization
@@ -215,7 +200,7 @@ class CohortNormalization(CheckedSettings):
             if common:
                 raise ValueError(
                     f"the cohort must hold other identities than those that are judged; {len(common)} are in both: "
-                    f"{first_five(common)}. Remove them on one side, or rename labels that mean other identities there"
+                    f"{first_of(common)}. Remove them on one side, or rename labels that mean other identities there"
                 )
         highest = highest_cosines(embeddings.double(), self.cohort.double(), self.k, group=group)
         copies = torch.nonzero(highest.amax(dim=1) > 1 - _ROUNDING).flatten().tolist()
@@ -223,7 +208,7 @@ class CohortNormalization(CheckedSettings):
             numbers = copies if rows is None else [rows[place] for place in copies]
             raise ValueError(
                 f"the cohort must hold other samples than those that are judged; {len(copies)} judged rows are copies "
-                f"of cohort samples: rows {first_five(numbers)}. Remove them on one side"
+                f"of cohort samples: rows {first_of(numbers)}. Remove them on one side"
             )
         return 0.5 * self.strength * highest.mean(dim=1)
 

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from pml_ext._shared.checks import check_embeddings, check_finite, check_floating, check_items, check_whole, tensor_of
+from pml_ext._shared.checks import check_finite_embeddings, check_floating, check_items, check_whole, tensor_of
 from pml_ext._shared.errors import ArgumentError
 from pml_ext._shared.settings import CheckedSettings
+from pml_ext._shared.text import first_of
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
 from pml_ext.functional.verification.error_rates import contiguous_folds, fold_accuracy
 from pml_ext.functional.verification.histogram import ScoreHistogram, auc_bounds, eer_bounds, tar_bounds
@@ -85,8 +86,7 @@ class VerificationEvaluator(CheckedSettings):
                 has both (pass fold_ids, or folds=None to skip the accuracy).
         """
         for name, x in (("embeddings_a", embeddings_a), ("embeddings_b", embeddings_b)):
-            check_embeddings(x, name)
-            check_finite(x, name)
+            check_finite_embeddings(x, name)
         if embeddings_a.shape != embeddings_b.shape:
             raise ValueError(
                 f"embeddings_b must have the shape of embeddings_a, {tuple(embeddings_a.shape)}; "
@@ -129,16 +129,17 @@ class VerificationEvaluator(CheckedSettings):
         Raises:
             ValueError: a key is missing in the mapping; see also `__call__`.
         """
-        keys = list(dict.fromkeys([*pairs.first, *pairs.second]))
+        images = list(dict.fromkeys([*pairs.first, *pairs.second]))
         if isinstance(embeddings, Mapping):
-            if missing := [key for key in keys if key not in embeddings]:
-                shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
-                raise ValueError(f"embeddings lacks {len(missing)} of the {len(keys)} images of the list: {shown}")
+            if missing := [key for key in images if key not in embeddings]:
+                raise ValueError(
+                    f"embeddings lacks {len(missing)} of the {len(images)} images of the list: {first_of(missing)}"
+                )
             look_up: Callable[[str], Tensor] = embeddings.__getitem__
         else:
             look_up = embeddings
-        x = torch.stack([tensor_of(look_up(key)) for key in keys])
-        row = {key: place for place, key in enumerate(keys)}
+        x = torch.stack([tensor_of(look_up(key)) for key in images])
+        row = {key: place for place, key in enumerate(images)}
         first = torch.tensor([row[key] for key in pairs.first], device="cpu")
         second = torch.tensor([row[key] for key in pairs.second], device="cpu")
         scores = pair_cosines(x, x, first, second)

@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 from pml_ext._ops.custom_gradient import no_autocast
 from pml_ext._pml import BaseDistance, BaseMiner, is_similarity
 from pml_ext.functional.tuples import same_and_different
-from pml_ext.losses._base import EmbeddingModule, Labels, Reference, check_pml_arguments, checked_batch
+from pml_ext.losses._base import EmbeddingModule, Labels, Reference, check_pml_arguments, checked_batch, is_empty
 
 
 class PMLArguments(TypedDict, total=False):
@@ -64,11 +64,6 @@ class EmbeddingMiner(EmbeddingModule, BaseMiner):
     ) -> tuple[Tensor, ...]:
         """Returns tuples from (B, R) similarities (larger is closer) and masks of the positive and negative pairs."""
         raise NotImplementedError
-
-
-def is_empty(embeddings: object) -> bool:
-    """Returns whether this is a batch without rows."""
-    return isinstance(embeddings, Tensor) and embeddings.ndim == 2 and len(embeddings) == 0
 
 
 def count_mined(miner: BaseMiner, mined: tuple[Tensor, ...]) -> None:

@@ -10,10 +10,10 @@ from pml_ext._ops.custom_gradient import no_autocast
 from pml_ext._pml import BaseMiner
 from pml_ext._shared.checks import check_choice, check_object
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, Curve, Pairing
-from pml_ext.losses._base import SettingsOfTheWrapped, labels_for
+from pml_ext.losses._base import SettingsOfTheWrapped, is_empty, labels_for
 from pml_ext.losses.injected_distance import inject, run_with_distance
 from pml_ext.losses.loop_distance import check_loop_distance, loop_matrix
-from pml_ext.miners._base import batch_to_mine, count_mined, is_empty
+from pml_ext.miners._base import batch_to_mine, count_mined
 
 # Reasons why LoOp does not support a miner, by class name.
 _REFUSED = {

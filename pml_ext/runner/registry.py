@@ -411,9 +411,7 @@ def _about_missing_key(error: Exception) -> str:
     return ""
 
 
-WITH_NODES = (
-    LOSS_REGISTRY, MINER_REGISTRY, SAMPLER_REGISTRY, TRANSFORM_REGISTRY, OPTIMIZER_REGISTRY, SCHEDULER_REGISTRY,
-)  # fmt: skip
+WITH_NODES = tuple(registry for registry in _ALL if registry.parent)
 """Registries whose parts have nodes in the config."""
 
 

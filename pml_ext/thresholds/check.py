@@ -160,13 +160,13 @@ def _join(names: list[str]) -> str:
 
 
 @dataclass(frozen=True)
-class _Counts:
-    """(T,) errors and pairs of each class or group; is_shared: an impostor pair counts for both of its classes."""
+class _ErrorCounts:
+    """(T,) errors and pairs of each class or group; classes_per_pair: see `rate_without_each`."""
 
     errors: Tensor
     pairs: Tensor
     unit: str
-    is_shared: bool = False
+    classes_per_pair: int = 1
     is_bound: bool = False
 
 
@@ -232,26 +232,26 @@ def check_threshold(
     return ThresholdCheck(far, frr, fpir, fnir, tuple(not_checked), tuple(notes))
 
 
-def _rates_not_checked(given: set[str], far: RateToday | None, frr: RateToday | None, *, has_frr: bool) -> list[str]:
+def _rates_not_checked(kinds: set[str], far: RateToday | None, frr: RateToday | None, *, has_frr: bool) -> list[str]:
     """Returns why FRR and FAR were not checked.
 
-    given: kinds of ids; has_frr: whether the report has an FRR of such pairs.
+    kinds: those of the ids; has_frr: whether the report has an FRR of such pairs.
     """
     reasons = list[str]()
     if frr is None:
         reason = "no pairs are known to be genuine. Give labels or tracks"
         if not has_frr:
             reason = "the report has no FRR of pairs of one camera, as those of a track are"
-        elif given & {"labels", "tracks"}:
-            of_two = " of two cameras" if "cameras" in given else ""
-            reason = f"no {'identity' if 'labels' in given else 'track'} has two samples{of_two}"
+        elif kinds & {"labels", "tracks"}:
+            of_two = " of two cameras" if "cameras" in kinds else ""
+            reason = f"no {'identity' if 'labels' in kinds else 'track'} has two samples{of_two}"
         reasons.append(f"FRR was not checked: {reason}.")
     if far is None:
         reason = "no pairs are known to be impostor pairs. Give labels or frames"
-        if "labels" in given:
+        if "labels" in kinds:
             reason = "all samples are of one identity"
-        elif "frames" in given:
-            reason = "no frame has two samples" + (" of two tracks" if "tracks" in given else "")
+        elif "frames" in kinds:
+            reason = "no frame has two samples" + (" of two tracks" if "tracks" in kinds else "")
         reasons.append(f"FAR was not checked: {reason}.")
     return reasons
 
@@ -291,19 +291,17 @@ def _largest_gallery(sizes: tuple[GalleryRates, ...], at_most: int) -> GalleryRa
 def _compare_search(
     name: str, promised: MeanRate, today: MeanRate, identities: int, probes: int, enrolled: int
 ) -> RateToday:
-    limit, limit_is = _limit(promised, None)
     trials = trials_of_interval(today.rate * probes, probes, today.low, today.high)
-    return _judge(name, promised, today, limit, limit_is, trials, identities, "identities", enrolled=enrolled)
+    return _judge(name, promised, today, None, trials, identities, "identities", enrolled=enrolled)
 
 
 def _count_errors(
     distance: float, samples: Samples, ids: Mapping[str, Tensor]
-) -> tuple[_Counts | None, _Counts | None]:
+) -> tuple[_ErrorCounts | None, _ErrorCounts | None]:
     """Returns the false accepts of known impostor pairs and the false rejects of known genuine pairs.
 
     samples: each a separate class; ids: (N,) of labels, frames, tracks and cameras, if known.
     """
-    at = torch.tensor([distance], dtype=torch.float64, device="cpu")
 
     def pairs_of(group: str, told_apart: str) -> PairDistances:
         """Returns pairs whose positives are of one group, and of two values of `told_apart` if that is known."""
@@ -311,48 +309,47 @@ def _count_errors(
 
     if "labels" in ids:
         pairs = pairs_of("labels", "cameras")
-        accepted, false_accepts = (counts[:, 0] for counts in pairs.accepted(at))
-        impostors = _Counts(false_accepts, pairs.negative_pairs, "identities", is_shared=True)
-        return impostors, _Counts(pairs.positive_pairs - accepted, pairs.positive_pairs, "identities")
+        accepted, false_accepts = pairs.accepted_at(distance)
+        impostors = _ErrorCounts(false_accepts, pairs.negative_pairs, "identities", classes_per_pair=2)
+        return impostors, _ErrorCounts(pairs.positive_pairs - accepted, pairs.positive_pairs, "identities")
     if "frames" not in ids and "tracks" not in ids:
         pairs = samples.pairs()
-        accepted = pairs.accepted(at)[1][:, 0]
-        return _Counts(accepted, pairs.negative_pairs, "samples", is_shared=True, is_bound=True), None
+        _, false_accepts = pairs.accepted_at(distance)
+        return _ErrorCounts(false_accepts, pairs.negative_pairs, "samples", classes_per_pair=2, is_bound=True), None
     different, same = None, None
     if "frames" in ids:  # two crops of one track in a frame are one person
         pairs = pairs_of("frames", "tracks")
-        accepted = pairs.accepted(at, positives_only=True)[0][:, 0]
-        different = _Counts(accepted, pairs.positive_pairs, "frames")
+        accepted, _ = pairs.accepted_at(distance, positives_only=True)
+        different = _ErrorCounts(accepted, pairs.positive_pairs, "frames")
     if "tracks" in ids:
         pairs = pairs_of("tracks", "cameras")
-        accepted = pairs.accepted(at, positives_only=True)[0][:, 0]
-        same = _Counts(pairs.positive_pairs - accepted, pairs.positive_pairs, "tracks")
+        accepted, _ = pairs.accepted_at(distance, positives_only=True)
+        same = _ErrorCounts(pairs.positive_pairs - accepted, pairs.positive_pairs, "tracks")
     return different, same
 
 
 def _compare(
-    name: str, promised: ErrorRate | None, given_limit: float | None, classes: int, counts: _Counts | None
+    name: str, promised: ErrorRate | None, chosen_limit: float | None, classes: int, counts: _ErrorCounts | None
 ) -> RateToday | None:
     """Compares one rate with its limit; None without pairs. classes: number of classes of the promised rate."""
     if promised is None or counts is None or not int(counts.pairs.sum()):
         return None
-    share = 2 if counts.is_shared else 1
-    errors, pairs = int(counts.errors.sum()) // share, int(counts.pairs.sum()) // share
+    errors = int(counts.errors.sum()) // counts.classes_per_pair
+    pairs = int(counts.pairs.sum()) // counts.classes_per_pair
     groups = int((counts.pairs > 0).sum())
     if 0 < errors < pairs:
-        low, high = class_rate_interval(counts.errors.cpu(), counts.pairs.cpu(), pairs_span_classes=counts.is_shared)
+        low, high = class_rate_interval(counts.errors.cpu(), counts.pairs.cpu(), counts.classes_per_pair)
         trials = trials_of_interval(errors, pairs, low, high)
     else:  # Only the report's errors show how errors cluster: its independent trials per pair, but no more per identity
         trials = trials_of_interval(promised.errors, promised.pairs, promised.low, promised.high)
         trials *= min(pairs / promised.pairs, groups / max(1, classes))
         low, high = interval_of_share(trials * (errors > 0), trials, 0.95)
     today = ErrorRate(errors, pairs, float(low), float(high))
-    limit, limit_is = _limit(promised, given_limit)
     half = _at_odds(promised.rate, 1 / _ODDS)
-    is_far_below = name == "FAR" and given_limit is None and today.high < min(promised.low, half)
+    is_far_below = name == "FAR" and chosen_limit is None and today.high < min(promised.low, half)
     unit, is_bound = counts.unit, counts.is_bound
     return _judge(
-        name, promised, today, limit, limit_is, trials, groups, unit, is_bound=is_bound, is_far_below=is_far_below
+        name, promised, today, chosen_limit, trials, groups, unit, is_bound=is_bound, is_far_below=is_far_below
     )
 
 
@@ -360,8 +357,7 @@ def _judge(
     name: str,
     promised: ErrorRate | MeanRate,
     today: ErrorRate | MeanRate,
-    limit: float,
-    limit_is: str,
+    chosen_limit: float | None,
     trials: float,
     groups: int,
     unit: str,
@@ -371,6 +367,7 @@ def _judge(
     enrolled: int | None = None,
 ) -> RateToday:
     """Returns the verdict on a rate; trials: number of independent trials that its interval stands for."""
+    limit, limit_is = _limit(promised, chosen_limit)
     verdict: Verdict = "cannot be told"
     if today.high <= limit < 1 and not is_far_below:
         verdict = "holds"
@@ -396,10 +393,10 @@ def _judge(
     )
 
 
-def _limit(promised: ErrorRate | MeanRate, given: float | None) -> tuple[float, str]:
+def _limit(promised: ErrorRate | MeanRate, chosen_limit: float | None) -> tuple[float, str]:
     """Returns the limit of a rate, and where it comes from."""
-    if given is not None:
-        return given, "as given"
+    if chosen_limit is not None:
+        return chosen_limit, "as given"
     limit = _at_odds(promised.rate, _ODDS)
     if promised.high > limit:
         return promised.high, "where the report's interval ends"

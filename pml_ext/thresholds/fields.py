@@ -3,8 +3,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
+import numpy as np
 from msgspec import Meta
 from torch import Tensor
 
@@ -325,12 +326,10 @@ class DoubtfulLabels:
     def summary(self) -> list[str]:
         """Returns lines of text: the first labels and the effect on the threshold."""
         without = f"without their {self.left_out:,} samples: "
-        if self.cosine is None:
-            return [*describe_doubtful(self.labels), f"{without}too few samples for the target"]
-        return [
-            *describe_doubtful(self.labels),
-            f"{without}threshold {self.cosine:.4f}, FAR {self.far}, FRR {self.frr}",
-        ]
+        effect = "too few samples for the target"
+        if self.cosine is not None:
+            effect = f"threshold {self.cosine:.4f}, FAR {self.far}, FRR {self.frr}"
+        return [*describe_doubtful(self.labels), f"{without}{effect}"]
 
 
 def describe_doubtful(labels: Sequence[DoubtfulLabel]) -> list[str]:
@@ -438,6 +437,9 @@ def distance_of(cosine: float) -> float:
     return math.sqrt(2 - 2 * cosine)
 
 
-def cosine_of(distance: float) -> float:
-    """Returns the cosine of unit rows at this L2 distance."""
+Distances = TypeVar("Distances", float, np.ndarray)
+
+
+def cosine_of(distance: Distances) -> Distances:
+    """Returns the cosine of unit rows at this L2 distance, or of an array of distances."""
     return 1 - distance**2 / 2

@@ -57,7 +57,7 @@ def utility_figure(
     labels = drawing.legend_labels(names[row] for row in worst)
 
     def draw(axes: "Axes") -> None:
-        cosines = cosines_of(distances)
+        cosines = cosine_of(distances.numpy())
         lower, median, upper = np.quantile(utilities.numpy(), (0.1, 0.5, 0.9), axis=0)
         shown = cosines[(utilities > 0.02).any(dim=0).numpy()].tolist() or [-1.0, 1.0]
         if is_known:
@@ -135,7 +135,7 @@ def _draw_bands(report: ThresholdFields, lowest: float, axes: "Axes") -> None:
 def _draw_scores(report: ThresholdFields, curves: ThresholdCurves, axes: "Axes") -> None:
     accepted = (curves.genuine + curves.impostors).numpy()
     first, last = np.searchsorted(accepted, (1, accepted[-1])).tolist()
-    cosines = cosines_of(curves.distances)
+    cosines = cosine_of(curves.distances.numpy())
     edges = np.linspace(cosines[last], cosines[max(0, first - 1)], _BARS + 1)
     genuine: dict[str, Any] = {"fill": True, "color": SKY}
     impostors: dict[str, Any] = {"color": BLACK, "hatch": "////", "linewidth": 1.2}
@@ -148,11 +148,6 @@ def _draw_scores(report: ThresholdFields, curves: ThresholdCurves, axes: "Axes")
     _mark(axes, report)
     axes.set(xlabel=_axis(report.score_name), ylabel="share of pairs")
     add_legend(axes)
-
-
-def cosines_of(distances: Tensor) -> np.ndarray:
-    """Returns the cosines of (M,) ascending distances, descending."""
-    return 1 - distances.numpy() ** 2 / 2
 
 
 def _axis(score: str) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from pml_ext._shared.files import decode_json, write_atomically
-from pml_ext.metrics.checkpoint import ModelFile, require_checkpoint
 from pml_ext.thresholds.fields import ClassErrors, Cosine, ErrorRate, ThresholdFields
 
 FORMAT = "pml_ext threshold report 4"
@@ -47,8 +46,8 @@ def write_json(content: dict[str, Any], path: Path) -> None:
     write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_report(path: Path, checkpoint: ModelFile | None) -> ThresholdFields:
-    """Read a report, and compare the checkpoint's hash, if there is one."""
+def read_report(path: Path) -> ThresholdFields:
+    """Read a report."""
     try:
         content = decode_json(path.read_bytes(), dict[str, Any])
         if content.get("format") != FORMAT:
@@ -59,12 +58,9 @@ def read_report(path: Path, checkpoint: ModelFile | None) -> ThresholdFields:
         if content.get("checksum") != _checksum(content):
             raise ValueError("it was modified after it was saved (the checksum differs). Create the report again")
         cosine = msgspec.convert(content["threshold"]["cosine"], Cosine)
-        report = msgspec.convert({**content, "cosine": cosine}, ThresholdFields)
+        return msgspec.convert({**content, "cosine": cosine}, ThresholdFields)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is not a threshold report: {error}") from error
-    if checkpoint is not None:
-        require_checkpoint(report.checkpoint, checkpoint, path)
-    return report
 
 
 def as_json(value: Any) -> Any:

@@ -33,7 +33,9 @@ def measure_groups(
     needed_impostors, needed_genuine = (_pairs_needed(rate) for rate in rates)
 
     def far_of(a: int, b: int) -> ErrorRate | None:
-        return _rate(errors.false_accepts[:, a, b], errors.impostor_pairs[:, a, b], needed_impostors, share=2)
+        return _rate(
+            errors.false_accepts[:, a, b], errors.impostor_pairs[:, a, b], needed_impostors, classes_per_pair=2
+        )
 
     def impostor_pairs(a: int, b: int) -> int:
         return int(errors.impostor_pairs[:, a, b].sum()) // 2
@@ -47,7 +49,7 @@ def measure_groups(
             samples=samples[place],
             identities=identities[place],
             far=far_of(place, place),
-            frr=_rate(rejects, genuine, needed_genuine, share=1),
+            frr=_rate(rejects, genuine, needed_genuine, classes_per_pair=1),
             impostor_pairs=impostor_pairs(place, place),
             genuine_pairs=int(genuine.sum()),
         )
@@ -79,11 +81,11 @@ def _pairs_needed(pooled: ErrorRate) -> float:
     return _EXPECTED_ERRORS / max(pooled.rate, 1 / pooled.pairs)
 
 
-def _rate(errors: Tensor, pairs: Tensor, needed: float, *, share: int) -> ErrorRate | None:
-    """Returns the `pooled_rate`, or None for too few pairs. share: number of classes that count a pair."""
-    if int(pairs.sum()) // share < needed:
+def _rate(errors: Tensor, pairs: Tensor, needed: float, classes_per_pair: int) -> ErrorRate | None:
+    """Returns the `pooled_rate`, or None for fewer pairs than needed."""
+    if int(pairs.sum()) // classes_per_pair < needed:
         return None
-    return pooled_rate(errors, pairs, is_shared=share == 2)
+    return pooled_rate(errors, pairs, classes_per_pair)
 
 
 def _extreme_ratio(
@@ -91,18 +93,18 @@ def _extreme_ratio(
     rates: Sequence[ErrorRate | None],
     errors: Tensor,
     pairs: Tensor,
-    share: int,
+    classes_per_pair: int,
     stratum: Tensor,
 ) -> tuple[GroupComparison, ...]:
     """Returns the ratio of the highest to the lowest group rate; empty without two rates, or without an error.
 
-    errors, pairs: (T, G) counts per class; share: see `_rate`.
+    errors, pairs: (T, G) counts per class; classes_per_pair: see `pooled_rate`.
     """
     places = [place for place, rate in enumerate(rates) if rate is not None]
     measured = [rate for rate in rates if rate is not None]
     if len(measured) < 2 or not any(rate.errors for rate in measured):
         return ()
-    values, without = rates_without_each(errors[:, places], pairs[:, places], share)
+    values, without = rates_without_each(errors[:, places], pairs[:, places], classes_per_pair)
     high, low = int(values.argmax()), int(values.argmin())
     one, to = names[places[high]], names[places[low]]
     if not measured[low].errors:

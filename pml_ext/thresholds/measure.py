@@ -223,9 +223,7 @@ def error_rates(
     pairs: PairDistances, labels: Sequence[int | str], distance: float
 ) -> tuple[ErrorRate, ErrorRate, tuple[ClassErrors, ...]]:
     """Returns FAR, FRR and errors by class at a distance; labels: names of pairs.classes."""
-    at = torch.tensor([distance], dtype=torch.float64, device="cpu")
-    accepted, false_accepts = (counts[:, 0] for counts in pairs.accepted(at))
-    return rates_of_counts(pairs, labels, accepted, false_accepts)
+    return rates_of_counts(pairs, labels, *pairs.accepted_at(distance))
 
 
 def rates_of_counts(
@@ -241,7 +239,7 @@ def rates_of_counts(
     return _far(pairs, false_accepts), _frr(pairs, accepted), tuple(classes)
 
 
-class _Counts(NamedTuple):
+class _CurveCounts(NamedTuple):
     """Accepted pairs per class at every distance that a report counts at, from one pass.
 
     distances: (M,) ascending; curve: (C,) those of the figures; opis: (G,) those of OPIS, empty if it is not
@@ -262,7 +260,7 @@ class _Counts(NamedTuple):
         return self.genuine[:, place], self.impostors[:, place]
 
 
-def _count_pairs(pairs: PairDistances, distance: float, opis: OPISSettings) -> _Counts:
+def _count_pairs(pairs: PairDistances, distance: float, opis: OPISSettings) -> _CurveCounts:
     coarse = torch.linspace(0, 2, 65, dtype=torch.float64, device="cpu")
     genuine = count_accepted(pairs, coarse, positives_only=True)[0].cpu()
     closest, farthest = pairs.negative_distances_at([1, pairs.total_negative_pairs]).tolist()
@@ -278,7 +276,7 @@ def _count_pairs(pairs: PairDistances, distance: float, opis: OPISSettings) -> _
     points = torch.tensor(at_rates, dtype=torch.float64, device="cpu").unique()
     chosen = torch.tensor([distance], dtype=torch.float64, device="cpu")
     distances = torch.unique(torch.cat([chosen, curve, grid, points]))
-    return _Counts(distances, curve, grid, points, *pairs.accepted(distances))
+    return _CurveCounts(distances, curve, grid, points, *pairs.accepted(distances))
 
 
 def _calibration_ranks(pairs: PairDistances, opis: OPISSettings) -> list[int]:
@@ -330,28 +328,28 @@ def _require_pairs(pairs: PairDistances, samples: Samples, names: Sequence[int |
 
 
 def _far(pairs: PairDistances, false_accepts: Tensor) -> ErrorRate:
-    return pooled_rate(false_accepts, pairs.negative_pairs, is_shared=True)
+    return pooled_rate(false_accepts, pairs.negative_pairs, classes_per_pair=2)
 
 
 def _frr(pairs: PairDistances, accepted: Tensor) -> ErrorRate:
-    return pooled_rate(pairs.positive_pairs - accepted, pairs.positive_pairs, is_shared=False)
+    return pooled_rate(pairs.positive_pairs - accepted, pairs.positive_pairs, classes_per_pair=1)
 
 
 def _camera_rates(pairs: PairDistances, samples: Samples, distance: float) -> CameraRates | None:
     """Returns the FRR of genuine pairs across and within cameras, without computing impostor pairs."""
     if samples.cameras is None:
         return None
-    at = torch.tensor([distance], dtype=torch.float64, device="cpu")
     every_pair = replace(samples, cameras=None).pairs()
-    total, across = (kind.accepted(at, positives_only=True)[0][:, 0] for kind in (every_pair, pairs))
+    total, _ = every_pair.accepted_at(distance, positives_only=True)
+    across, _ = pairs.accepted_at(distance, positives_only=True)
     pairs_within = every_pair.positive_pairs - pairs.positive_pairs
     within = None
     if int(pairs_within.sum()):
-        within = pooled_rate(pairs_within - (total - across), pairs_within, is_shared=False)
+        within = pooled_rate(pairs_within - (total - across), pairs_within, classes_per_pair=1)
     return CameraRates(len(torch.unique(samples.cameras)), across=_frr(pairs, across), within=within)
 
 
-def _consistency(pairs: PairDistances, opis: OPISSettings, counts: _Counts) -> Consistency | None:
+def _consistency(pairs: PairDistances, opis: OPISSettings, counts: _CurveCounts) -> Consistency | None:
     if not len(counts.opis):
         return None
     kept, ends = find_measurable(pairs), counts.opis[[0, -1]]
@@ -368,7 +366,7 @@ def _consistency(pairs: PairDistances, opis: OPISSettings, counts: _Counts) -> C
     )
 
 
-def _points(pairs: PairDistances, counts: _Counts) -> tuple[OperatingPoint, ...]:
+def _points(pairs: PairDistances, counts: _CurveCounts) -> tuple[OperatingPoint, ...]:
     points = []
     genuine, impostors = counts.at(counts.points)
     for distance, accepted, false_accepts in zip(counts.points.tolist(), genuine.T, impostors.T, strict=True):
@@ -376,7 +374,7 @@ def _points(pairs: PairDistances, counts: _Counts) -> tuple[OperatingPoint, ...]
     return tuple(points)
 
 
-def _curves(pairs: PairDistances, counts: _Counts) -> ThresholdCurves:
+def _curves(pairs: PairDistances, counts: _CurveCounts) -> ThresholdCurves:
     genuine, impostors = counts.at(counts.curve)
     kept = (pairs.positive_pairs > 0) & (pairs.negative_pairs > 0)
     ends = counts.curve[[0, -1]]
@@ -414,8 +412,8 @@ def worst_pairs(pairs: PairDistances, ids: Tensor, names: Sequence[int | str], s
         row = order[place]
         return source.sample(row, names[int(ids[row])])
 
-    def listed(found: list[tuple[float, int, int]], sign: int) -> tuple[WorstPair, ...]:
-        pairs_of_kind = [entry for entry in sorted(found)[:_LISTED] if entry[0] < torch.inf]
+    def listed(entries: list[tuple[float, int, int]], sign: int) -> tuple[WorstPair, ...]:
+        pairs_of_kind = [entry for entry in sorted(entries)[:_LISTED] if entry[0] < torch.inf]
         return tuple(WorstPair(sign * value, sample(one), sample(other)) for value, one, other in pairs_of_kind)
 
     return WorstPairs(listed(impostors, -1), listed(genuine, 1))

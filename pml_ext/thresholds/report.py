@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from pml_ext._ops.numerics import normalise_
-from pml_ext._shared.checks import warn_caller
 from pml_ext._shared.files import write_atomically
 from pml_ext._shared.text import printable
-from pml_ext.metrics.checkpoint import ModelFile, checkpoint_of
+from pml_ext.metrics.checkpoint import ModelFile, checkpoint_of, require_checkpoint
 from pml_ext.metrics.labels import Ids
 from pml_ext.metrics.normalization import CohortNormalization
 from pml_ext.metrics.opis_settings import OPISSettings
@@ -305,12 +304,8 @@ class ThresholdReport(ThresholdFields):
             FileNotFoundError: no such file.
             ValueError: not a report; the report records another checkpoint, or none although one is given.
         """
-        report = cls(**vars(read_report(Path(path), checkpoint)))
-        if checkpoint is None and report.checkpoint is not None:
-            warn_caller(
-                f"{path} records the checkpoint {report.checkpoint.file}, which was not compared with the model in "
-                "use: pass its checkpoint"
-            )
+        report = cls(**vars(read_report(Path(path))))
+        require_checkpoint(report.checkpoint, checkpoint, path)
         return report
 
     def save_figure(self, path: str | Path) -> None:

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from pml_ext._ops.numerics import unit_rows
-from pml_ext._shared.checks import check_directions, check_embeddings, check_finite, check_not_collapsed, warn_caller
+from pml_ext._shared.checks import (
+    check_directions,
+    check_embeddings,
+    check_finite,
+    check_finite_embeddings,
+    check_not_collapsed,
+    warn_caller,
+)
 from pml_ext._shared.copies import describe_copies, find_copies, vector_keys
 from pml_ext.functional.open_set.best_scores import BestScores, Template
 from pml_ext.functional.pairwise.pair_distances import PairDistances
@@ -99,8 +106,7 @@ def read_samples(
     source: SampleSource,
 ) -> tuple[Samples, tuple[int | str, ...], Copies]:
     """Returns checked samples, the names of their classes, and copies, about which it warns."""
-    check_embeddings(embeddings)
-    check_finite(embeddings)
+    check_finite_embeddings(embeddings)
     check_directions(embeddings, "embeddings")
     check_not_collapsed(embeddings)
     check_normalize(normalize)
@@ -137,11 +143,10 @@ def _sample_keys(embeddings: Tensor) -> list[str]:
     return [key.hex() for key in keys]
 
 
-def pooled_rate(errors: Tensor, pairs: Tensor, *, is_shared: bool) -> ErrorRate:
-    """Returns the pooled rate of (T,) errors and pairs per class; is_shared: each pair counts for two classes."""
-    share = 2 if is_shared else 1
-    interval = class_rate_interval(errors, pairs, pairs_span_classes=is_shared)
-    return ErrorRate(int(errors.sum()) // share, int(pairs.sum()) // share, *interval)
+def pooled_rate(errors: Tensor, pairs: Tensor, classes_per_pair: int) -> ErrorRate:
+    """Returns the pooled rate of (T,) errors and pairs per class; classes_per_pair: see `rate_without_each`."""
+    interval = class_rate_interval(errors, pairs, classes_per_pair)
+    return ErrorRate(int(errors.sum()) // classes_per_pair, int(pairs.sum()) // classes_per_pair, *interval)
 
 
 def as_tensor(rows: Any) -> Any:

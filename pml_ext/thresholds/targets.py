@@ -2,7 +2,6 @@
 
 import math
 
-import torch
 from torch import Tensor
 
 from pml_ext._shared.checks import check_fraction
@@ -59,8 +58,7 @@ def threshold_for(target: Target, pairs: PairDistances) -> tuple[float, Support 
     at_rate = threshold_at_far(pairs, rate) if is_far else threshold_at_frr(pairs, rate)
     if target.confidence is None:
         return at_rate, None
-    at = torch.tensor([at_rate], dtype=torch.float64, device="cpu")
-    accepted, false_accepts = (counts[:, 0] for counts in pairs.accepted(at, positives_only=not is_far))
+    accepted, false_accepts = pairs.accepted_at(at_rate, positives_only=not is_far)
     errors, counted = pairs.positive_pairs - accepted, pairs.positive_pairs
     if is_far:
         errors, counted = false_accepts, pairs.negative_pairs
@@ -71,9 +69,9 @@ def threshold_for(target: Target, pairs: PairDistances) -> tuple[float, Support 
 
 def support_of_pairs(target: Target, errors: Tensor, pairs: Tensor) -> tuple[float, Support]:
     """Returns the `independent_trials` and the support of (T,) errors and pairs per class, on the CPU."""
-    share = 2 if target.kind == "far" else 1
-    rate, without = rate_without_each(errors, pairs, share)
-    total = int(pairs.sum()) // share
+    classes_per_pair = 2 if target.kind == "far" else 1
+    rate, without = rate_without_each(errors, pairs, classes_per_pair)
+    total = int(pairs.sum()) // classes_per_pair
     return support_at(target, rate, without, total, errors=rate * total)
 
 

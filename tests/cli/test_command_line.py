@@ -95,6 +95,15 @@ def test_options_stand_before_and_after_overrides():
     assert trained_config(options) == ("my.yml", ["MODEL.WEIGHTS", "last.ckpt"])
 
 
+def test_check_config_counts_the_processes_of_torchrun(monkeypatch, capsys):
+    for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"):
+        monkeypatch.setenv(name, "2")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
+    monkeypatch.setenv("GROUP_RANK", "0")
+    assert main(["check-config", "Digits/sap_tcm.yml", "SOLVER.IMS_PER_BATCH", "48"]) == 1
+    assert "DATALOADER.NUM_INSTANCE × processes = 16 × 2" in capsys.readouterr().out
+
+
 def test_words_that_look_like_options_keys_and_files(tmp_path, monkeypatch):
     words = ["train", "my.yml", "MODEL.HEADS.MARGIN", "-1e-3", "MODEL.LOSSES.CE.EPSILON", "-1", "MODEL.WEIGHTS", "A"]
     train = parse([*words, "--num-gpus", "2", "--resume"])[1]

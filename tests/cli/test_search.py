@@ -181,7 +181,7 @@ def test_mistakes_are_named(shop, tmp_path, capfd):
         ([wide, *gallery], "must have 6 dimensions, as "),
         ([image, *gallery, "INPUT.SIZE_TEST", "[9, 9]"], "search takes MODEL.WEIGHTS and MODEL.DEVICE"),
         ([image, "--gallery", wide], "wide.npz has no model that could embed an image, it was made by an unknown"),
-        ([image, *gallery, "--threshold", str(tmp_path / "t.json")], "t.json is of the model other.pth"),
+        ([image, *gallery, "--threshold", str(tmp_path / "t.json")], "t.json is of the checkpoint other.pth"),
     ):
         assert message in failure(capfd, "search", *words)
 

@@ -65,7 +65,7 @@ def test_a_report_that_records_its_model_asks_for_the_option(tmp_path, capfd):
     assert "not compared with the model in use: pass its checkpoint\n" in capfd.readouterr().err
     assert choose(source, "--far", "0.01", "--output", str(tmp_path)) == 0
     assert main(["threshold", "check", str(tmp_path / "threshold.json"), source, "--checkpoint", str(model)]) == 2
-    assert "Save it with its checkpoint\n" in capfd.readouterr().err
+    assert "Save it with its checkpoint (`pml-ext threshold choose --checkpoint FILE`)\n" in capfd.readouterr().err
 
 
 def test_groups_and_names_of_classes(tmp_path, capfd):
@@ -286,11 +286,11 @@ def test_a_cohort_that_shares_identities_or_samples_is_refused(tmp_path, capsys)
     words = [source, "--far", "0.01", "--output", str(tmp_path / "out"), "--cohort"]
     assert choose(*words, overlapping) == 2
     shown = capsys.readouterr().err
-    assert "7 are in both: person 193, person 194, person 195, person 196, person 197, …" in shown
+    assert "7 are in both: person 193, person 194, person 195, person 196, person 197, and 2 more" in shown
     data = np.load(source)
     np.savez(tmp_path / "copies.npz", embeddings=data["embeddings"][:100], labels=np.arange(100))
     assert choose(*words, str(tmp_path / "copies.npz")) == 2
-    assert "100 judged rows are copies of cohort samples: rows 0, 1, 2, 3, 4, …" in capsys.readouterr().err
+    assert "100 judged rows are copies of cohort samples: rows 0, 1, 2, 3, 4, and 95 more" in capsys.readouterr().err
     assert choose(*words, "0.1") == 2
     assert "a cohort needs at least 50 identities; got 20 identities" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

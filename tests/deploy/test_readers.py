@@ -118,7 +118,7 @@ def test_arrays_that_do_not_fit(arrays, message, tmp_path):
         ({"label": Y, "embedding": [b"1234"] * 4}, "embedding must be a list of numbers in each row; got binary"),
         ({"label": Y, "embedding": X[:, 0]}, "embedding must be a list of numbers in each row; got float"),
         ({"label": Y, "embedding": [[[1.0]]] * 4}, "embedding must be a list of numbers in each row; got list<"),
-        ({f"e{i}": X[:, 0] for i in range(256)}, "it holds 256 columns, e0, e1, e2, e3, e4, …. Expected"),
+        ({f"e{i}": X[:, 0] for i in range(256)}, "it holds 256 columns, e0, e1, e2, e3, e4, and 251 more. Expected"),
     ],
 )
 def test_tables_that_do_not_fit(columns, message, tmp_path):

@@ -101,7 +101,7 @@ def test_no_measure_takes_a_cohort_of_judged_samples_or_identities(measure):
     shared[:7] = torch.tensor([3, 3, 8, 11, 30, 31, 32])
     with pytest.raises(
         ValueError,
-        match=r"other identities .*; 6 are in both: 11, 3, 30, 31, 32, …. Remove them on one side, or rename",
+        match=r"other identities .*; 6 are in both: 11, 3, 30, 31, 32, and 1 more. Remove them on one side, or rename",
     ):
         measure(CohortNormalization.fit(others, labels=shared), embeddings, labels)
     others[[4, 9]] = 3 * embeddings[[250, 17]]

@@ -115,7 +115,7 @@ def extrapolated_threshold(high: HighScores, enrolled: int, fpir: float, confide
 
     def is_low_enough(threshold: float) -> bool:
         if confidence is None:
-            return float(_rate(_log_rates(_counts(high, threshold, everyone), enrolled).mean())) <= fpir
+            return float(_rate(_log_rates(_count_matches(high, threshold, everyone), enrolled).mean())) <= fpir
         return extrapolated_rate(high, threshold, enrolled, confidence=2 * confidence - 1).high <= fpir
 
     reached = high.value.sort().values[: 1 - NEEDED].unique().tolist()  # ascending
@@ -133,16 +133,16 @@ def extrapolated_rate(
             f"{threshold:.4f}; got {scores}. Measure more identities, or allow a higher rate"
         )
     part = torch.randperm(high.identities, generator=torch.Generator().manual_seed(seed), device="cpu") % _PARTS
-    probes = _counts(high, threshold, part >= 0)
+    probes = _count_matches(high, threshold, part >= 0)
     values = _log_rates(probes, enrolled)
-    without = [_log_rates(_counts(high, threshold, part != one), enrolled) for one in part.unique()]
+    without = [_log_rates(_count_matches(high, threshold, part != one), enrolled) for one in part.unique()]
     widths = half_widths(torch.tensor(np.array(without), device="cpu"), confidence).numpy()
     unmatched = _log_rate_with_unmatched(probes, enrolled)
     low = min((values - widths).min(), unmatched - widths[0])
     return ExtrapolatedRate(*_rate([values.mean(), low, (values + widths).max(), *values, unmatched]).tolist())
 
 
-class _Counts(NamedTuple):
+class _Matches(NamedTuple):
     """Matches of probes among the other identities."""
 
     hits: np.ndarray  # (K,) distinct numbers of matches
@@ -150,21 +150,21 @@ class _Counts(NamedTuple):
     misses: np.ndarray  # (K,) number of other identities that do not match
 
 
-def _counts(high: HighScores, threshold: float, kept: Tensor) -> _Counts:
+def _count_matches(high: HighScores, threshold: float, kept: Tensor) -> _Matches:
     """Count the matches at a threshold; kept: (M,) mask of identities."""
     above = reported(high, threshold) & kept[high.identity]
     number = torch.bincount(high.probe[above], minlength=len(high.label))[kept[high.label]]
     hits, times = np.unique(number.numpy(), return_counts=True)
-    return _Counts(hits, times, int(kept.sum()) - 1 - hits)
+    return _Matches(hits, times, int(kept.sum()) - 1 - hits)
 
 
-def _log_rates(probes: _Counts, enrolled: int) -> np.ndarray:
+def _log_rates(probes: _Matches, enrolled: int) -> np.ndarray:
     """Returns the `_log_rate` of each model."""
     models = (beta_likelihood, _logit_normal_likelihood)
     return np.array([_log_rate(model, _fit(model, probes).x, enrolled) for model in models])
 
 
-def _log_rate_with_unmatched(probes: _Counts, enrolled: int) -> float:
+def _log_rate_with_unmatched(probes: _Matches, enrolled: int) -> float:
     """Returns the `_log_rate` if some probes match nobody, and of the beta model if that is not likelier."""
     matched = math.log(probes.times[probes.hits > 0].sum() / probes.times.sum())
     plain, mixed = _fit(beta_likelihood, probes), _fit(beta_likelihood, probes, matched)
@@ -195,7 +195,7 @@ def _logit_normal_likelihood(point: Sequence[float], hits: Array, misses: Array)
     return np.log(_WEIGHTS @ np.exp(each - top)) + top
 
 
-def _fit(model: Model, probes: _Counts, *matched: float) -> Any:
+def _fit(model: Model, probes: _Matches, *matched: float) -> Any:
     """Returns scipy's result of a maximum likelihood fit; matched: first logarithm of the share of such probes."""
     from scipy.optimize import minimize
 

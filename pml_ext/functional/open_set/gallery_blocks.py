@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._ops.numerics import TIED, product_blocks, rows_of_a_block, unit_rows
-from pml_ext._shared.checks import check_embeddings, check_finite, check_labels
+from pml_ext._shared.checks import check_finite_embeddings, check_labels
 from pml_ext._shared.identities import is_ranked
 from pml_ext.functional.verification.roc import tar_at_far
 
@@ -57,8 +57,7 @@ def scores_in_blocks(
     top = probes.new_full((len(probes), most_before), -torch.inf)  # best cosines with other subjects, descending
     names_of_top = subjects.new_full(top.shape, 0)
     for embeddings, labels, *seen_by in gallery:
-        check_embeddings(embeddings, "gallery")
-        check_finite(embeddings, "gallery")
+        check_finite_embeddings(embeddings, "gallery")
         if embeddings.shape[1] != probes.shape[1]:
             raise ValueError(
                 f"gallery must have {probes.shape[1]} dimensions, as the probes; got {embeddings.shape[1]}"

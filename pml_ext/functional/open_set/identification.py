@@ -55,9 +55,7 @@ class _Law(NamedTuple):
     value: Callable[[Tensor, int], Tensor]  # of the numbers of false matches (…) and the number of other identities
 
 
-def search_rates(
-    high: HighScores, threshold: float, enrolled: int, *, rank: int = 1, ranks: int = 0, confidence: float = 0.95
-) -> SearchRates:
+def search_rates(high: HighScores, threshold: float, enrolled: int, *, rank: int = 1, ranks: int = 0) -> SearchRates:
     """Returns the rates at a threshold of at least `high.low`; ranks: number of CMC ranks."""
     others = high.others
     hit, pooled, miss = _laws(high, threshold, enrolled, rank)
@@ -68,7 +66,7 @@ def search_rates(
         trials = len(law.number) * others
         without = without if others < 2 else without[~without.isnan()]
         classes = effective_number(torch.bincount(law.label))
-        return RateWithInterval(rate, *jackknife_interval(rate, without, trials, confidence, classes))
+        return RateWithInterval(rate, *jackknife_interval(rate, without, trials, 0.95, classes))
 
     far = interval(pooled)
     selectivity = RateWithInterval(*(enrolled * value for value in far))

@@ -134,6 +134,12 @@ class PairDistances(PairBlocks):
         positives, negatives = sum_over_ranks(counts, self.group).cumsum(2)
         return positives, negatives
 
+    def accepted_at(self, distance: float, *, positives_only: bool = False) -> tuple[Tensor, Tensor]:
+        """Returns the (T,) counts of `accepted` at one distance."""
+        at = torch.tensor([distance], dtype=torch.float64, device="cpu")
+        positives, negatives = self.accepted(at, positives_only=positives_only)
+        return positives[:, 0], negatives[:, 0]
+
     def _count(
         self,
         into: Tensor,

@@ -6,7 +6,7 @@ from torch import distributed as dist
 
 from pml_ext._ops.distributed import gather_rows, rows_of_rank
 from pml_ext._ops.numerics import product_blocks, rows_of_a_block, unit_rows
-from pml_ext._shared.checks import check_embeddings, check_finite, check_positions, check_whole
+from pml_ext._shared.checks import check_finite_embeddings, check_positions, check_whole
 from pml_ext._shared.errors import ArgumentError
 
 # Blocks of 64 MB in float32: with 16 MB the product of 512 columns with 20,000 takes 17 % longer.
@@ -71,8 +71,7 @@ def highest_cosines(
 def _prepare(embeddings: Tensor, cohort: Tensor, k: int, rows: Tensor | None) -> tuple[Tensor, Tensor]:
     """Check both, and return them normalised, in one type and on one device."""
     for name, points in (("embeddings", embeddings), ("cohort", cohort)):
-        check_embeddings(points, name)
-        check_finite(points, name)
+        check_finite_embeddings(points, name)
     if embeddings.shape[1] != cohort.shape[1]:
         raise ValueError(
             f"cohort must have the {embeddings.shape[1]} columns of embeddings; got {cohort.shape[1]}: is it another "

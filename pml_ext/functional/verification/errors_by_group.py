@@ -65,31 +65,25 @@ def group_errors(pairs: PairBlocks, groups: Tensor, count: int, cosine: float) -
     return GroupErrors(false_accepts, impostors, rejects, genuine)
 
 
-def rates_without_each(errors: Tensor, pairs: Tensor, share: int) -> tuple[Tensor, Tensor]:
+def rates_without_each(errors: Tensor, pairs: Tensor, classes_per_pair: int) -> tuple[Tensor, Tensor]:
     """Returns (G,) group rates, and (T, G) rates with each class left out; zero errors count as half an error there.
 
-    errors, pairs: (T, G) counts per class; share: number of classes that a pair counts for.
+    errors, pairs: (T, G) counts per class; classes_per_pair: see `rate_without_each`.
     """
-    wrong, total = errors.sum(dim=0) // share, pairs.sum(dim=0) // share
-
+    wrong, total = errors.sum(dim=0) // classes_per_pair, pairs.sum(dim=0) // classes_per_pair
     return wrong.double() / total, (wrong - errors).double().clamp_min(_HALF) / (total - pairs)
 
 
-def interval_by_stratum(
-    value: Tensor, without: Tensor, stratum: Tensor, confidence: float = 0.95
-) -> tuple[Tensor, Tensor]:
-    """Returns the ends of t intervals of (G,) statistics, from their (T, G) values with each class left out.
+def interval_by_stratum(value: Tensor, without: Tensor, stratum: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the ends of 95 % t intervals of (G,) statistics, from their (T, G) values with each class left out.
 
     The (T,) strata are independent samples; each class is left out of its stratum. Source: Arvesen 1969, for several
     samples; see `jackknife_interval`.
     """
     from scipy.special import stdtrit  # a dependency of pytorch-metric-learning's scikit-learn
 
-    variance = torch.zeros_like(value)
-    sizes = torch.bincount(stratum)
-    for one in torch.unique(stratum).tolist():
-        values = without[stratum == one]
-        variance += jackknife_variance(values)
-    freedom = max(1, int(sizes[sizes > 0].min()) - 1)
-    half = variance.sqrt() * float(stdtrit(freedom, (1 + confidence) / 2))
+    strata, sizes = torch.unique(stratum, return_counts=True)
+    variance = torch.stack([jackknife_variance(without[stratum == one]) for one in strata]).sum(dim=0)
+    freedom = max(1, int(sizes.min()) - 1)
+    half = variance.sqrt() * float(stdtrit(freedom, 0.975))
     return value - half, value + half

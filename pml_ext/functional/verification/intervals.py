@@ -62,23 +62,23 @@ def interval_of_share(errors: Any, trials: Any, confidence: float) -> tuple[Any,
 
 
 def class_rate_interval(
-    errors: Tensor, pairs: Tensor, *, pairs_span_classes: bool, confidence: float = 0.95
+    errors: Tensor, pairs: Tensor, classes_per_pair: int, *, confidence: float = 0.95
 ) -> tuple[float, float]:
     """Interval of the pooled error rate of pairs, for classes like those measured; errors, pairs: (T,) int64.
 
-    A `jackknife_interval`, because pairs of a class share samples. An impostor pair is counted by both of its classes.
+    A `jackknife_interval`, because pairs of a class share samples. classes_per_pair: see `rate_without_each`.
     """
-    share = 2 if pairs_span_classes else 1
-    rate, without = rate_without_each(errors, pairs, share)
-    return jackknife_interval(rate, without, int(pairs.sum()) // share, confidence, effective_number(pairs))
+    rate, without = rate_without_each(errors, pairs, classes_per_pair)
+    trials = int(pairs.sum()) // classes_per_pair
+    return jackknife_interval(rate, without, trials, confidence, effective_number(pairs))
 
 
-def rate_without_each(errors: Tensor, pairs: Tensor, share: int) -> tuple[float, Tensor]:
+def rate_without_each(errors: Tensor, pairs: Tensor, classes_per_pair: int) -> tuple[float, Tensor]:
     """Returns the pooled rate of (T,) counts, and the rates with each class left out, for classes with pairs.
 
-    share: number of classes that count a pair.
+    classes_per_pair: number of classes that count a pair: 2 for impostor pairs, 1 for genuine pairs.
     """
-    wrong, total = int(errors.sum()) // share, int(pairs.sum()) // share
+    wrong, total = int(errors.sum()) // classes_per_pair, int(pairs.sum()) // classes_per_pair
     if not total:
         raise ValueError("a rate needs at least one pair; got none")
     counted = pairs > 0

@@ -153,12 +153,16 @@ def nearest_to_equal_errors(roc: ROC) -> OperatingPoint:
     """Returns the point with the smallest |FAR − FRR|, the laxer one of two; all nan without pairs of both kinds."""
     tar, far = roc.tar, roc.far
     if not roc.genuine or not roc.impostors:
-        nothing = torch.full((), torch.nan, dtype=torch.float64, device=far.device)
-        return OperatingPoint(nothing, nothing, nothing)
+        return _no_point(far.device)
     after = place_at_equal_errors(roc)
     before_excess, excess = (far + tar - 1)[after - 1 : after + 1].abs().tolist()
     place = after if excess <= before_excess else after - 1
     return OperatingPoint(roc.thresholds[place], tar[place], far[place])
+
+
+def _no_point(device: torch.device) -> OperatingPoint:
+    nothing = torch.full((), torch.nan, dtype=torch.float64, device=device)
+    return OperatingPoint(nothing, nothing, nothing)
 
 
 def place_at_equal_errors(roc: ROC) -> int:
@@ -231,8 +235,7 @@ def operating_point(roc: ROC, far: float) -> OperatingPoint:
     """
     place = place_at_far(roc, far)
     if place is None:
-        nothing = torch.full((), torch.nan, dtype=torch.float64, device=roc.thresholds.device)
-        return OperatingPoint(nothing, nothing, nothing)
+        return _no_point(roc.thresholds.device)
     return OperatingPoint(roc.thresholds[place], roc.tar[place], roc.far[place])
 
 

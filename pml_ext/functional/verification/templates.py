@@ -6,7 +6,14 @@ import torch
 from torch import Tensor
 
 from pml_ext._ops.numerics import unit_rows
-from pml_ext._shared.checks import check_embeddings, check_finite, check_labels, check_positions, check_tensor
+from pml_ext._shared.checks import (
+    check_embeddings,
+    check_finite,
+    check_finite_embeddings,
+    check_labels,
+    check_positions,
+    check_tensor,
+)
 from pml_ext.functional.pairwise.pair_blocks import listed_cosines
 
 
@@ -98,8 +105,7 @@ def pair_cosines(embeddings: Tensor, ref_emb: Tensor, rows: Tensor, ref_rows: Te
     [0.6, 1.0]
     """
     for name, x in (("embeddings", embeddings), ("ref_emb", ref_emb)):
-        check_embeddings(x, name)
-        check_finite(x, name)
+        check_finite_embeddings(x, name)
     if embeddings.shape[1] != ref_emb.shape[1]:
         raise ValueError(f"ref_emb must have the {embeddings.shape[1]} columns of embeddings; got {ref_emb.shape[1]}")
     check_positions(rows, len(embeddings), "rows")

@@ -109,5 +109,9 @@ def at_least_one(keys: str) -> Rule:
     return must(keys, "must be 1 or more", lambda value: value >= 1)
 
 
+def fraction(keys: str) -> Rule:
+    return must(keys, "must be in [0, 1]", lambda value: 0 <= value <= 1)
+
+
 def below_one(keys: str) -> Rule:
     return must(keys, "must be in [0, 1)", lambda value: 0 <= value < 1)

@@ -21,6 +21,7 @@ from pml_ext.runner.checks.requirements import (
     at_least_one,
     below_one,
     fits,
+    fraction,
     must,
     not_negative,
     one_of,
@@ -124,7 +125,7 @@ HEADS_RULES: list[Rule] = [
         lambda value: value <= 0,
         where=lambda options: not options.EMBEDDING_DIM,
     ),
-    must("FILTER_COSINE", "must be in [0, 1]", lambda value: 0 <= value <= 1),
+    fraction("FILTER_COSINE"),
     must(
         "FILTER_COSINE",
         "filters by cosine, which Linear does not compute: set another CLS_LAYER, or 0",
@@ -280,7 +281,7 @@ DATASETS_RULES: list[Rule] = [
     _aliases,
     _names,
     must("SPLIT", "must be between 0 and 1, both excluded", lambda value: 0 < value < 1),
-    must("MAX_UNREADABLE", "must be in [0, 1]", lambda value: 0 <= value <= 1),
+    fraction("MAX_UNREADABLE"),
 ]
 
 
@@ -338,7 +339,7 @@ TEST_RULES: list[Rule] = [
     one_of("METRIC", ("cosine",), not_built={"euclidean": "unnormalised features are not supported; set cosine"}),
     at_least_one("IMS_PER_BATCH PRECISE_BN.NUM_ITER AQE.QE_K AQE.QE_TIME RERANK.K1 RERANK.K2"),
     not_negative("AQE.ALPHA EVAL_PERIOD EVAL_STEPS PATIENCE"),
-    must("RERANK.LAMBDA", "must be in [0, 1]", lambda value: 0 <= value <= 1),
+    fraction("RERANK.LAMBDA"),
     must("THRESHOLD.FAR", "must be in (0, 1)", lambda value: 0 < value < 1),
     fits(
         "RERANK.K2",

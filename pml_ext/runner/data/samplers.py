@@ -149,7 +149,7 @@ def _from_decks(members: Members, count: int, instances: int, random: Random, *,
                 if start == 0 or start + instances > len(deck):
                     random.shuffle(deck)
                     start = 0
-                batch += _at_least(instances, deck[start : start + instances])[:instances]
+                batch += np.resize(deck[start : start + instances], instances).tolist()  # repeated if too few
                 used[c] = start + instances
                 if until_used_up and start + 2 * instances > len(deck):
                     used_up.append(place)
@@ -158,12 +158,6 @@ def _from_decks(members: Members, count: int, instances: int, random: Random, *,
                 remaining -= 1
                 left[place] = left[remaining]
             yield batch
-
-
-def _at_least(count: int, rows: np.ndarray) -> list[int]:
-    """Repeats the rows until there are at least `count` of them."""
-    repeated: list[int] = np.tile(rows, max(1, -(-count // len(rows)))).tolist()
-    return repeated
 
 
 def _identities_a_batch(members: Members, batch_size: int, instances: int) -> int:

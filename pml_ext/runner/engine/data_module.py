@@ -53,7 +53,7 @@ class DataModule(lightning.LightningDataModule):
         if not replaces_metrics(cfg.TEST):
             for name, data in searched.items():
                 check_sizes(cfg.TEST, name, data)
-                self.notes += _check_matches(name, data)
+                self.notes += check_matches(name, *((part.identities, part.cameras) for part in data.parts))
         if cfg.DATASETS.CHECK_IMAGES and is_first():
             if cfg.DATASETS.COMBINEALL:  # the tests are part of the training
                 self.notes += find_copies_of_images(self.train_set, {}) + find_copies_of_images(None, searched)
@@ -123,8 +123,3 @@ class DataModule(lightning.LightningDataModule):
     def _rank_and_ranks(self) -> tuple[int, int]:
         trainer = self.trainer
         return (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
-
-
-def _check_matches(name: str, data: OpenSet) -> list[str]:
-    query, *gallery = [(part.identities, part.cameras) for part in data.parts]
-    return check_matches(name, query, gallery[0] if gallery else None)

@@ -20,6 +20,7 @@ from pml_ext._ops.distributed import gather_in_order, gather_with_gradient
 from pml_ext._ops.numerics import exact_products
 from pml_ext._shared.errors import UserError
 from pml_ext._shared.names import FEW, class_name, described
+from pml_ext._shared.text import first_of
 from pml_ext.inspection import shares_of_values
 from pml_ext.losses import DiscriminativeLoss, PartialFC, step_by_rows
 from pml_ext.runner.config.files import CHECKPOINTS
@@ -276,10 +277,9 @@ class TrainingModule(lightning.LightningModule):
             return
         unused = [name for name, each in self.named_parameters() if each.requires_grad and each.grad is None]
         if unused:
-            names = ", ".join(name.removeprefix("model.") for name in unused[:FEW])
-            more = f" and {len(unused) - FEW} more" if len(unused) > FEW else ""
+            names = first_of([name.removeprefix("model.") for name in unused])
             raise UserError(
-                f"the losses do not use the parameters {names}{more}, which several processes need: set "
+                f"the losses do not use the parameters {names}, which several processes need: set "
                 "SOLVER.FIND_UNUSED_PARAMETERS True, or requires_grad of these parameters to False"
             )
 

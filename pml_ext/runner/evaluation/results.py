@@ -79,13 +79,12 @@ def write_metrics(path: Path, results: Results, **about: Any) -> None:
 
 def read_metrics(path: Path) -> tuple[Results, list[str]]:
     """Returns the metrics and the notes of a file of `write_metrics`; UserError for another file."""
+    results: Results = {}
     try:
         written = msgspec.json.decode(path.read_bytes(), type=_Written)
-        results = {
-            name: {metric: math.nan if value is None else float(value) for metric, value in values.items()}
-            for name, values in written.results.items()
-        }
-    except (OSError, ValueError, msgspec.DecodeError) as error:
+        for name, values in written.results.items():
+            results[name] = {metric: math.nan if value is None else float(value) for metric, value in values.items()}
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a file that a run writes: {error}") from error
     return results, written.notes
 

@@ -19,7 +19,7 @@ from pml_ext.functional.verification.roc import ROC, roc_auc
 from pml_ext.metrics.headings import METRICS, heading
 from pml_ext.reports import drawing
 from pml_ext.reports.drawing import ReportFigure
-from pml_ext.thresholds.fields import ThresholdCurves
+from pml_ext.thresholds.fields import ThresholdCurves, cosine_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -145,7 +145,7 @@ def _draw_utilities(curves: Mapping[str, RunCurves], axes: "Axes") -> None:
     for place, (label, curve) in enumerate(curves.items()):
         style = drawing.line_style(place) | {"marker": "", "linewidth": 1.8}
         lower, median, upper = curve.utilities
-        cosines = 1 - np.asarray(curve.distances) ** 2 / 2
+        cosines = cosine_of(np.asarray(curve.distances))
         axes.fill_between(cosines, lower, upper, color=style["color"], alpha=0.2, linewidth=0)
         axes.plot(cosines, median, label=label, **style)
     axes.set(ylim=(0, 1.02), xlabel="cosine of two embeddings (1: equal)", ylabel="utility of a class (1: no errors)")

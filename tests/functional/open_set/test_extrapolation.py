@@ -51,7 +51,7 @@ def test_a_population_of_known_rates(population):
 def test_the_beta_model_is_the_most_likely_one():
     counts = betabinom.rvs(500, 0.5, 300, size=2000, random_state=0)
     values, times = np.unique(counts, return_counts=True)
-    shape = extrapolation._fit(beta_likelihood, extrapolation._Counts(values, times, 500 - values)).x
+    shape = extrapolation._fit(beta_likelihood, extrapolation._Matches(values, times, 500 - values)).x
     found = -math.expm1(beta_likelihood(shape, 0, 10_000))
     grid = [
         (sum(times * betabinom.logpmf(values, 500, a, b)), a, b)

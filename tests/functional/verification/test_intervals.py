@@ -35,12 +35,12 @@ def test_effective_pairs_come_from_leaving_classes_out(kind):
     centres, spread = torch.randn(30, 4, dtype=torch.float64), torch.rand(30, 1, dtype=torch.float64)
     x = centres[labels] + (0.1 + spread)[labels] * torch.randn(len(labels), 4, dtype=torch.float64)
     measured = PairDistances(x, labels)
-    accepted, false_accepts = (c[:, 0] for c in measured.accepted(torch.tensor([0.5], dtype=torch.float64)))
+    accepted, false_accepts = measured.accepted_at(0.5)
     of_kind, share = {
         "impostor": ((false_accepts, measured.negative_pairs), 2),
         "genuine": ((measured.positive_pairs - accepted, measured.positive_pairs), 1),
     }[kind]
-    found = class_rate_interval(*of_kind, pairs_span_classes=share == 2)
+    found = class_rate_interval(*of_kind, share)
     by_class = zip(*oracle.class_errors(oracle.pair_distances(x, labels.tolist()), 0.5).values(), strict=True)
     errors, pairs = list(by_class)[slice(0, 2) if share == 2 else slice(2, 4)]
     rate = sum(errors) / sum(pairs)
@@ -49,8 +49,8 @@ def test_effective_pairs_come_from_leaving_classes_out(kind):
     assert found == approx(oracle.jeffreys(rate, trials, pairs)) and found[0] < rate < found[1]
 
 
-def of_classes(errors, pairs, span=False, **options):
-    return class_rate_interval(torch.tensor(errors), torch.tensor(pairs), pairs_span_classes=span, **options)
+def of_classes(errors, pairs, classes_per_pair=1, **options):
+    return class_rate_interval(torch.tensor(errors), torch.tensor(pairs), classes_per_pair, **options)
 
 
 def of_trials(wrong, right):
@@ -64,13 +64,13 @@ def test_classes_that_say_little():
         found = of_classes([errors] * 10 + [0] * 5, [30] * 10 + [0] * 5, confidence=0.9)
         assert found == approx([float(end) for end in rate_interval(errors // 3, 10, 0.9)])
     assert of_classes([10, 0], [100, 0]) == of_trials(0.1, 0.9)  # one class: nobody knows how it differs from others
-    assert of_classes([5, 5], [20, 20], span=True) == of_trials(0.5, 1.5)  # each of the two is in all impostor pairs
+    assert of_classes([5, 5], [20, 20], 2) == of_trials(0.5, 1.5)  # each of the two is in all impostor pairs
     low, high = of_classes([1, 0], [500, 500])
     assert low <= 0.001 <= high  # there is little to say, but 0.001 is what was measured
     low, high = of_classes([0] * 201, [179_700] + [10] * 200)  # a class with nearly all pairs is one trial
     assert low == 0 and high > 0.9
     with pytest.raises(ValueError, match="at least one pair"):
-        of_classes([0, 0], [0, 0], span=True)
+        of_classes([0, 0], [0, 0], 2)
 
 
 @pytest.mark.parametrize(

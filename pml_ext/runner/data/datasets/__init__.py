@@ -10,7 +10,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._shared.errors import UserError
 from pml_ext._shared.identities import JUNK
-from pml_ext.runner.data.datasets import faces, folders, glyphs, handwriting, reid, retrieval
+from pml_ext.runner.data.datasets import faces, folders, glyphs, handwriting, reid, retrieval  # noqa: F401, they register
 from pml_ext.runner.data.datasets.faces import record_set
 from pml_ext.runner.data.datasets.image_check import ImageCheck
 from pml_ext.runner.data.datasets.image_dataset import data_set_of
@@ -20,9 +20,6 @@ from pml_ext.runner.data.datasets.table import table_set
 from pml_ext.runner.registry import DATASET_REGISTRY
 
 log = logging.getLogger("pml_ext")
-
-PUBLISHED = (handwriting, glyphs, reid, retrieval, folders, faces)
-"""Modules that register published data sets."""
 
 __all__ = [
     "USERS_DATA",

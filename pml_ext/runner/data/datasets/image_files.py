@@ -16,6 +16,7 @@ from pml_ext._shared.errors import UserError
 from pml_ext._shared.files import is_hidden, is_of_system, read_regular
 from pml_ext._shared.identities import JUNK, describe_similar_ids, is_junk
 from pml_ext._shared.images import IMAGE_SUFFIXES, image_of, pixels_of
+from pml_ext._shared.text import first_of
 from pml_ext.runner.data.datasets.decoding import decode_image, require_decodable
 from pml_ext.runner.data.datasets.image_set import ImageSet, Lazy, OpenSet
 
@@ -229,8 +230,7 @@ def listing_of(folder: Path) -> str:
         names = sorted(entry.name for entry in folder.iterdir())
     except OSError as error:
         return f"{folder} cannot be read ({error.strerror})"
-    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-    return f"{folder} contains {shown or 'nothing'}"
+    return f"{folder} contains {first_of(names, 8) or 'nothing'}"
 
 
 def matching_files(folder: Path, form: str, example: str) -> list[tuple[Path, re.Match[str]]]:

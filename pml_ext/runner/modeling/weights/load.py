@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pml_ext._shared.errors import UserError
 from pml_ext._shared.files import require_recorded_sha256
+from pml_ext._shared.text import first_of
 from pml_ext.runner.modeling.heads import MGN_HEADS
 from pml_ext.runner.modeling.weights.names import backbone_names, unwrapped_names, whole_names
 
@@ -80,7 +81,7 @@ def read_state_dict(file: str | Path) -> dict[str, Tensor]:
         content = content[nest]
     if tensors := _named_tensors(content):
         return tensors
-    got = f"a dict with {_shown(list(map(str, content)))}" if isinstance(content, dict) else type(content).__name__
+    got = f"a dict with {first_of(list(content), SHOWN)}" if isinstance(content, dict) else type(content).__name__
     raise UserError(f"{path} contains no state_dict: expected names with tensors; got {got}")
 
 
@@ -188,8 +189,8 @@ def fill(
     if not expected.keys() & state.keys():
         raise UserError(
             f"{path} has weights of another network: none of its names is in the config's model.\n"
-            f"  names in the file ({len(state)}): {_shown(list(state), 3)}\n"
-            f"  names in the model ({len(expected)}): {_shown(list(expected), 3)}"
+            f"  names in the file ({len(state)}): {first_of(list(state), 3)}\n"
+            f"  names in the model ({len(expected)}): {first_of(list(expected), 3)}"
         )
     differences: dict[str, list[str]] = {"missing": [], "unexpected": [], "of another shape": []}
     left_out: dict[str, list[str]] = {"not used": [], "not in it, as initialised": []}
@@ -212,7 +213,7 @@ def fill(
                 f"{name} (file {tuple(value.shape)}, model {tuple(parameter.shape)})"
             )
     if any(differences.values()):
-        table = [f"  {kind} ({len(names)}): {_shown(names)}" for kind, names in differences.items() if names]
+        table = [f"  {kind} ({len(names)}): {first_of(names, SHOWN)}" for kind, names in differences.items() if names]
         if any(name in state and name not in usable for name, _ in module.named_buffers()):
             table.append("  Register a buffer whose shape depends on the data with persistent=False")
         if not partly or len(usable) < len(differences["missing"]) + len(differences["of another shape"]):
@@ -226,7 +227,7 @@ def fill(
     for kind, names in left_out.items():
         logged = sorted(n for n in names if n not in optional)
         if logged:
-            log.info("weights from %s: %s (%d): %s", path, kind, len(logged), _shown(logged))
+            log.info("weights from %s: %s (%d): %s", path, kind, len(logged), first_of(logged, SHOWN))
 
 
 def _by_order(module: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -261,7 +262,3 @@ def _without_pixels(module: nn.Module, state: dict[str, Tensor], path: str | Pat
                 f"the config has {buffer.flatten().tolist()}"
             )
     return {name: value for name, value in state.items() if name not in _PIXELS}
-
-
-def _shown(names: list[str], count: int = SHOWN) -> str:
-    return ", ".join(names[:count]) + (" …" if len(names) > count else "")
