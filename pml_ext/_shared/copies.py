@@ -49,7 +49,7 @@ def describe_copies(
 
     what: all samples with `names`, such as "queries"; effect: the end of the sentence, and advice.
     """
-    pairs = [(str(names[row]), str(others[other])) for row, other in copies[:6]]
+    pairs = [(str(names[row]), str(others[other])) for row, other in copies]
     shown = first_of([name if name == other else f"{name} = {other}" for name, other in pairs])
     return f"{len(copies)} of {len(names)} {what} are copies of {of} ({shown}), {effect}"
 
