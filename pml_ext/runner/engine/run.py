@@ -29,7 +29,7 @@ from pml_ext.runner.engine.checkpoints import (
 )
 from pml_ext.runner.engine.data_module import DataModule
 from pml_ext.runner.engine.output import (
-    TO_BE_REPLACED,
+    STARTING,
     UNREADABLE,
     logged,
     output_folder,
@@ -85,9 +85,8 @@ def train(
             work = partial(train, cfg, resume=resume, overwrite=overwrite, profile=profile, callbacks=callbacks)
             return start(launch, work) or {}
         with _in_output_folder(cfg, "train.log") as output:
-            if restarts():
-                resume = not (overwrite and (output / TO_BE_REPLACED).exists())
-                overwrite = not resume
+            if restarts() and not (output / STARTING).exists():
+                resume, overwrite = True, False
             elif is_first():
                 prepare_folder(output, cfg.MODEL.WEIGHTS, resume=resume, overwrite=overwrite)
             cfg = _with_weights(cfg, resume=resume)
@@ -285,7 +284,8 @@ def _said_how_to_resume(cfg: CN) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Terminated):
-        last = last_checkpoint(Path(cfg.OUTPUT_DIR))
+        output = Path(cfg.OUTPUT_DIR).expanduser()
+        last = None if (output / STARTING).exists() else last_checkpoint(output)  # an earlier run's
         if not torch.distributed.is_torchelastic_launched():  # else the agent says it, once
             step = f"{last} holds the run up to step {steps_of(last)}; continue with --resume" if last else ""
             log.error("%s", step or "no checkpoint was saved yet")

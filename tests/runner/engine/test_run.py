@@ -306,16 +306,23 @@ def test_resume_of_another_model_and_of_nothing(trained, tmp_path, capfd):
     assert "last.ckpt.sha256 next to it. Use an earlier copy" in capfd.readouterr().err
 
 
-def test_a_run_into_the_folder_of_another_is_refused_before_any_work(trained, tmp_path, capfd):
+def test_a_run_into_the_folder_of_another_is_refused_before_any_work(trained, tmp_path, capfd, monkeypatch):
     output = tmp_path / "out"
     shutil.copytree(trained, output)
     (output / "threshold_Digits.json").write_text("{}")
-    for opts, flags in ((("SEED", "1"), ()), ((), ("--resume", "--overwrite"))):
-        assert train(output, *opts, flags=flags) == 2
-    assert train(output, "MODEL.WEIGHTS", "none.pth", flags=("--overwrite",)) == 2
     own = str(output / "checkpoints" / "best.ckpt")
-    assert train(output, "MODEL.WEIGHTS", own, flags=("--overwrite",)) == 2
-    assert "--overwrite removes " in capfd.readouterr().err
+    for restarts in ("0", "1"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
+        for opts, flags in ((("SEED", "1"), ()), ((), ("--resume", "--overwrite"))):
+            assert train(output, *opts, flags=flags) == 2
+        assert train(output, "MODEL.WEIGHTS", "none.pth", flags=("--overwrite",)) == 2
+        assert train(output, "MODEL.WEIGHTS", own, flags=("--overwrite",)) == 2
+        assert "--overwrite removes " in capfd.readouterr().err
+    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT")
+    with pytest.MonkeyPatch.context() as patch:
+        ask(patch, "validation_step", 0, signal.SIGTERM)
+        assert train(output, "TEST.BASELINES", "True", flags=("--overwrite",)) == 143
+        assert "no checkpoint was saved yet" in capfd.readouterr().err
     require_same_weights(trained, output)
     assert (output / "threshold_Digits.json").exists(), "a start that fails leaves everything as it was"
     assert train(output, "SEED", "1", "SOLVER.MAX_EPOCH", "1", flags=("--overwrite",)) == 0
