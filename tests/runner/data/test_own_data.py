@@ -137,6 +137,16 @@ def test_a_folder_of_classes_is_split_by_name(tmp_path, share, count, caplog):
     assert len(list_images([str(tmp_path / "fruit")], tmp_path)) == len(FLAT)
 
 
+@pytest.mark.parametrize("tested", ["folder:fruit/", "folder:{root}/fruit", "folder:link", "other"])
+def test_a_folder_under_two_names_is_split_by_class(tmp_path, tested):
+    write(tmp_path / "fruit", *FLAT)
+    (tmp_path / "link").symlink_to(tmp_path / "fruit")
+    other = tested.format(root=tmp_path)
+    given = options(tmp_path, ("folder:fruit",), (other,), ALIASES=("other=folder:fruit",))
+    train, test = load_train_set(given, grey=False), load_test_sets(given, grey=False)[other]
+    assert [len(train), len(test.parts[0])] == [6, 4]
+
+
 def test_folders_that_systems_add_and_unreadable_ones_are_left_out(tmp_path, monkeypatch, caplog):
     """In training, in labelled embedding and among listed images: each is counted."""
     write(tmp_path, *(f"set/{name}/{i}.jpg" for name in "ab" for i in (1, 2)))

@@ -151,7 +151,13 @@ def users_path(name: str, root: Path) -> Path:
         )
     if path.exists() and in_root.exists() and not path.samefile(in_root):
         log.warning("%s is in the current folder and in DATASETS.ROOT %s: using the former", name, root)
-    return path if path.exists() else in_root
+    return in_current_folder_or_root(name, root)
+
+
+def in_current_folder_or_root(name: str, root: Path) -> Path:
+    """Returns the path in the current folder if it exists there, otherwise in DATASETS.ROOT."""
+    path = Path(name).expanduser()
+    return path if path.exists() else root / path
 
 
 def require_folder(folder: Path, expected: str) -> None:
