@@ -82,9 +82,9 @@ def _check(options: Namespace) -> int:
     from pml_ext.runner.checks.check import check_files
     from pml_ext.runner.launch import Launch
 
-    files, overrides = config_files(options)
+    configs = config_files(options)
     launch = Launch(options.num_gpus, options.num_machines)
-    text, status = check_files(files, overrides, processes=launch.num_gpus * launch.num_machines)
+    text, status = check_files(configs, processes=launch.num_gpus * launch.num_machines)
     print(text)
     return status
 
