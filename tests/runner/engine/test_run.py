@@ -83,7 +83,9 @@ def test_an_evaluation_of_a_run_has_a_report_of_its_own(trained, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(trained, run)
     assert main(["eval", str(run), "TEST.REPORT", "True"]) == 0
-    assert "Digits" in (run / "eval" / "report.html").read_text() and not (run / "report.html").exists()
+    page = (run / "eval" / "report.html").read_text()
+    assert "Digits" in page and not (run / "report.html").exists()
+    assert "max epochs" in page and "gradient shares" not in page, "an evaluation does not measure them"
 
 
 def test_eval_repeats_the_numbers_exactly(trained, tmp_path, capfd):
