@@ -15,7 +15,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._shared.errors import LaterErrors, Terminated, UserError, ended_by_signals
 from pml_ext._shared.files import require_recorded_sha256, write_atomically
-from pml_ext.metrics.headings import is_better, label_of
+from pml_ext.metrics.headings import label_of
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.files import BEST, CHECKPOINTS, CONFIG_FILE, EVAL_METRICS, LAST, METRICS
 from pml_ext.runner.data.samplers import steps_per_epoch
@@ -193,7 +193,7 @@ def _conclude(
         trainer.validate(module, datamodule=data, verbose=False)
     has_results = True
     if best.is_file():
-        if is_new and _record_if_best(cfg, trainer, module):
+        if is_new and _record_if_best(trainer):
             trainer.save_checkpoint(best, weights_only=bool(module.class_vectors))
             trainer.save_checkpoint(weights)  # whose score of the best a resumed run has to beat
         weights = best
@@ -229,16 +229,16 @@ def _has_results_of_last_step(options: CN, trainer: lightning.Trainer, module: T
     return bool(trainer.current_epoch % options.EVAL_PERIOD == 0)
 
 
-def _record_if_best(cfg: CN, trainer: lightning.Trainer, module: TrainingModule) -> bool:
+def _record_if_best(trainer: lightning.Trainer) -> bool:
     """Returns whether the last evaluated network is better than the best checkpoint, and records its score."""
     saving = trainer.checkpoint_callback
     if not isinstance(saving, BestCheckpoint) or saving.best_model_score is None:
         return False
-    metric = best_metric(cfg.DATASETS, cfg.TEST)
-    score = next(iter(module.results.values()))[metric]
-    if not is_better(metric, score, float(saving.best_model_score)):
+    assert saving.monitor is not None
+    score = trainer.callback_metrics[saving.monitor].clone()
+    if not saving.check_monitor_top_k(trainer, score):
         return False
-    saving.record(torch.tensor(score))
+    saving.record(score)
     return True
 
 

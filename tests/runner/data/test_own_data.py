@@ -87,6 +87,11 @@ def test_a_parquet_file(tmp_path):
         ("people.csv", 'path,identity,split\n"1.jpg,7,train\n', "cannot be read"),
         ("people.txt", TABLE, "table .*people.txt: expected a file that ends in .csv, .tsv, .parquet"),
         ("people.csv", "", "no people.csv in the current folder .*, nor in DATASETS.ROOT .*; . contains"),
+        (
+            "/no/people.csv",
+            "",
+            "^no /no/people.csv; / contains .*. If it has moved, add --dataset NAME=file:TABLE or NAME=folder:PATH",
+        ),
     ],
 )
 def test_a_bad_table_names_row_and_reason(name, text, message, tmp_path):
