@@ -225,14 +225,18 @@ def trained_config(options: Namespace) -> tuple[str, list[str]]:
     return config_file, _all_overrides(options, settings, config_file)
 
 
-def config_files(options: Namespace) -> tuple[list[str], list[str]]:
-    """Returns config files and overrides of a read-only command: from FILEs, runs and images."""
+def config_files(options: Namespace) -> dict[str, list[str]]:
+    """Returns the overrides of each config file of a read-only command: from FILEs, runs and images."""
     settings = _take_images(options)
-    files = list(options.words)
+    words = list(options.words)
     if options.config_file is not None:
-        files.insert(0, options.config_file)
+        words.insert(0, options.config_file)
     options.words = []
-    return [config_of_run(file) if is_run(file) else file for file in files], _all_overrides(options, settings)
+    files = [config_of_run(word) if is_run(word) else word for word in words]
+    if not files or not all(file.endswith((".yml", ".yaml")) for file in files):
+        got = " ".join([*files, *options.overrides]) or "nothing"
+        raise UserError(f"check-config needs one or more .yml or .yaml files, and KEY VALUE pairs; got {got}")
+    return {file: _all_overrides(options, settings, file) for file in files}
 
 
 def _config_file(options: Namespace, other: str) -> tuple[str, str | None]:
@@ -255,11 +259,11 @@ def _require_config(word: str, other: str) -> None:
         raise UserError(f"{other.replace('a ', 'no ', 1)} and no config file at {word}{closest_path(path)}")
 
 
-def _all_overrides(options: Namespace, settings: list[str], config_file: str | None = None) -> list[str]:
-    """Returns all overrides; --dataset adds to the aliases of the config file, if there is one."""
+def _all_overrides(options: Namespace, settings: list[str], config_file: str) -> list[str]:
+    """Returns all overrides; --dataset adds to the aliases of the config file."""
     aliases = list[str]()
     if options.dataset:
-        entries = [*(_aliases(config_file) if config_file else ()), *options.dataset]
+        entries = [*_aliases(config_file), *options.dataset]
         by_name = {entry.partition("=")[0]: entry for entry in entries}
         aliases = ["DATASETS.ALIASES", repr(tuple(by_name.values()))]
     return [*aliases, *settings, *options.words, *options.overrides]
@@ -268,7 +272,10 @@ def _all_overrides(options: Namespace, settings: list[str], config_file: str | N
 def _aliases(config_file: str) -> list[str]:
     from pml_ext.runner.config.load import read_config
 
-    return [*read_config(config_file).cfg.DATASETS.ALIASES]
+    try:
+        return [*read_config(config_file).cfg.DATASETS.ALIASES]
+    except UserError:  # of a file that cannot be read: the command reports it
+        return []
 
 
 def _take_images(options: Namespace) -> list[str]:

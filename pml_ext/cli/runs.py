@@ -82,9 +82,9 @@ def _check(options: Namespace) -> int:
     from pml_ext.runner.checks.check import check_files
     from pml_ext.runner.launch import Launch
 
-    files, overrides = config_files(options)
+    configs = config_files(options)
     processes = Launch(options.num_gpus, options.num_machines).processes
-    text, status = check_files(files, overrides, processes=processes)
+    text, status = check_files(configs, processes=processes)
     print(text)
     return status
 

@@ -74,6 +74,14 @@ def labels_of(values: Mapping[str, float]) -> dict[str, str]:
     return {name: label for name in names if (label := label_of(name)) is not None}
 
 
+def labels_of_rows(rows: Iterable[Mapping[str, float]]) -> dict[str, str]:
+    """Returns the labels of the metrics that any row has."""
+    values = dict[str, float]()
+    for row in rows:
+        values.update(row)
+    return labels_of(values)
+
+
 def label_of(name: str) -> str | None:
     """Returns a metric's table label (a user's metric keeps its name); None if it is not shown."""
     plain = keys.plain(name)
@@ -105,7 +113,7 @@ def _row_per_score(rows: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[st
 def text_table(corner: str, rows: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Returns the lines of a terminal table of metrics by row."""
     shown = dict(_row_per_score(rows))
-    labels = labels_of(next(iter(shown.values())))
+    labels = labels_of_rows(shown.values())
     table = [[corner, *(heading(*item) for item in labels.items())]]
     for name, values in shown.items():
         texts = {metric: as_text(metric, value) for metric, value in values.items()}

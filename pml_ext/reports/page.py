@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pml_ext._shared.errors import LaterErrors, UserError
 from pml_ext._shared.files import read_regular, write_atomically
-from pml_ext.metrics.headings import as_text, heading, labels_of
+from pml_ext.metrics.headings import as_text, heading, labels_of_rows
 from pml_ext.reports.drawing import ReportFigure, as_png
 
 _MARK = b'<meta name="generator" content="pml_ext">'  # in base.html
@@ -113,7 +113,7 @@ def write_page(
 
 def metrics_table(corner: str, rows: Mapping[str, Mapping[str, float]]) -> Table:
     """Returns a table of metrics by row, formatted as on the terminal."""
-    labels = labels_of(next(iter(rows.values())))
+    labels = labels_of_rows(rows.values())
     heads = [corner, *(heading(*item) for item in labels.items())]
     cells = []
     for row, values in rows.items():

@@ -108,8 +108,9 @@ def test_words_that_look_like_options_keys_and_files(tmp_path, monkeypatch):
     words = ["train", "my.yml", "MODEL.HEADS.MARGIN", "-1e-3", "MODEL.LOSSES.CE.EPSILON", "-1", "MODEL.WEIGHTS", "A"]
     train = parse([*words, "--num-gpus", "2", "--resume"])[1]
     assert (train.num_gpus, train.resume) == (2, True) and training_config(train) == ("my.yml", words[2:])
-    checked = parse(["check-config", "a.yml", "SEED", "1", "b.yml", "--num-gpus", "4"])[1]
-    assert (config_files(checked), checked.num_gpus) == ((["a.yml", "b.yml"], ["SEED", "1"]), 4)
+    words = ["SEED", "1", "b.yml", "--num-gpus", "4"]
+    checked = parse(["check-config", "a.yml", *words])[1]
+    assert (config_files(checked), checked.num_gpus) == ({"a.yml": words[:2], "b.yml": words[:2]}, 4)
     exported = parse(["export", "my.yml", "--output", "B.C"])[1]
     assert (exported.output, exported.overrides) == ("B.C", [])
     misspelt = ["solver.base_lr", "1"]  # left to the config to name
@@ -118,7 +119,10 @@ def test_words_that_look_like_options_keys_and_files(tmp_path, monkeypatch):
     config.write_text("DATASETS: {ALIASES: ['a=file:a.csv', 'b=file:b.csv']}")
     for command, overrides_of in (("train", training_config), ("eval", trained_config)):
         words = [command, "--config-file", str(config), "--dataset", "b=folder:b", "--dataset", "c=folder:c"]
-        assert overrides_of(parse(words)[1])[1] == ["DATASETS.ALIASES", "('a=file:a.csv', 'b=folder:b', 'c=folder:c')"]
+        both = ["DATASETS.ALIASES", "('a=file:a.csv', 'b=folder:b', 'c=folder:c')"]
+        assert overrides_of(parse(words)[1])[1] == both
+    checked = parse(["check-config", str(config), "no.yml", *words[3:]])[1]
+    assert config_files(checked) == {str(config): both, "no.yml": [both[0], "('b=folder:b', 'c=folder:c')"]}
     (tmp_path / "CUB" / "robin").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)  # a folder with the letters of a key
     config, overrides = training_config(parse(["train", "CUB", "SEED", "1"])[1])

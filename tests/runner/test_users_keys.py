@@ -344,7 +344,7 @@ def test_an_error_of_a_part_does_not_hide_the_report_on_other_files(folder):
             raise OSError("no such part")
 
     (folder / "broken.yml").write_text("MODEL: {DEVICE: cpu, HEADS: {NAME: Broken}}")
-    text, status = check_files(["broken.yml", "Digits/sap_tcm.yml"], ["MODEL.DEVICE", "cpu"])
+    text, status = check_files({"broken.yml": [], "Digits/sap_tcm.yml": ["MODEL.DEVICE", "cpu"]})
     lines = text.splitlines()
     assert status == CANNOT_RUN and lines[0] == "broken.yml: cannot run:" and "Digits/sap_tcm.yml: runs" in lines
     assert "  OSError: no such part" in lines
@@ -363,4 +363,4 @@ def test_callbacks_and_evaluators_that_no_key_names_are_named(folder):
     ]
     assert unused_parts(load_config("Digits/sap_tcm.yml")) == lines
     assert unused_parts(load_config("Digits/sap_tcm.yml", ["CALLBACKS", ("Stop",), "TEST.EVALUATOR", "Submit"])) == []
-    assert f"  ({lines[0]})" in check_files(["Digits/sap_tcm.yml"], ["MODEL.DEVICE", "cpu"])[0].splitlines()
+    assert f"  ({lines[0]})" in check_files({"Digits/sap_tcm.yml": ["MODEL.DEVICE", "cpu"]})[0].splitlines()

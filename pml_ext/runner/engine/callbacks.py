@@ -140,7 +140,7 @@ class Progress(lightning.Callback):
         if trainer.is_global_zero and means:
             means["loss"] = sum(means.values())
             parts = [f"{name} {value:.4g}" for name, value in means.items()]
-            shares = [f"{name} {100 * share:.2g} %" for name, share in module.losses_of_epoch.shares.items()]
+            shares = [f"{name} {100 * share:.3g} %" for name, share in module.losses_of_epoch.shares.items()]
             if shares:
                 parts.append(f"gradient shares {' / '.join(shares)}")
             numbers = ", ".join([*parts, f"learning rate {self._rate:.3g}"])

@@ -30,13 +30,15 @@ from pml_ext.losses.row_sparse_steps import has_rows
 from pml_ext.runner.config.files import BEST, CHECKPOINTS, LAST
 from pml_ext.runner.config.part_keys import arguments_of, keys_of, node_of
 from pml_ext.runner.config.yaml_file import value_of
+from pml_ext.runner.evaluation.selected_metrics import KEEP_LAST, best_metric
 from pml_ext.runner.registry import OPTIMIZER_REGISTRY, SCHEDULER_REGISTRY, Entry
 
 # Keys that a resumed run must not change, in addition to the arguments of its optimizer and schedule: they name the
 # network, the losses and the data, or the restored state would override them, or it counts in steps of a batch size.
 _HELD = (
     "MODEL.META_ARCHITECTURE", "MODEL.BACKBONE.NAME", "MODEL.BACKBONE.DEPTH", "MODEL.HEADS.NAME", "MODEL.LOSSES.NAME",
-    "MODEL.LOSSES.DISC.CENTROIDS", "MODEL.LOSSES.DISC.SEED", "DATASETS.NAMES", "DATASETS.TESTS", "TEST.BEST",
+    "MODEL.LOSSES.DISC.CENTROIDS", "MODEL.LOSSES.DISC.SEED", "DATASETS.NAMES", "DATASETS.TESTS", "DATASETS.SPLIT",
+    "DATASETS.COMBINEALL", "TEST.BEST",
     "SOLVER.IMS_PER_BATCH", "SOLVER.WARMUP_ITERS", "SOLVER.WARMUP_EPOCHS",
     "SOLVER.OPT", "SOLVER.SCHED", "SOLVER.BASE_LR", "SOLVER.HEADS_LR_FACTOR", "SOLVER.BIAS_LR_FACTOR",
     "SOLVER.WEIGHT_DECAY", "SOLVER.WEIGHT_DECAY_NORM", "SOLVER.WEIGHT_DECAY_BIAS",
@@ -199,8 +201,13 @@ def check_resumable(cfg: CN, checkpoint: Path) -> tuple[int, int]:
 
 
 def _held_values(config: Mapping[str, Any], keys: Sequence[str], parts: Iterable[Entry]) -> dict[str, Any]:
-    """Returns the values of keys and of the nodes of parts of SOLVER, by key."""
+    """Returns the values of keys and of the nodes of parts of SOLVER, by key.
+
+    TEST.BEST is the metric of best.ckpt, which depends on TEST.METRICS if the config leaves it out.
+    """
     values = {key: value_of(config, key) for key in keys}
+    if values["TEST.BEST"] != KEEP_LAST:
+        values["TEST.BEST"] = best_metric(CN(config["DATASETS"]), CN(config["TEST"]))
     for entry in parts:
         node = node_of(config["SOLVER"], entry)
         for key, (_, default) in keys_of(entry).items():

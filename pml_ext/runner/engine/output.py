@@ -28,10 +28,10 @@ _RESULTS = (
 )  # fmt: skip
 # Other outputs of a run. Log files are appended to.
 _OF_A_RUN = (f"{CHECKPOINTS}/*.ckpt*", f"{CHECKPOINTS}/{CLASS_FOLDERS}", "csv/*", "tensorboard/*")
-TO_BE_REPLACED = ".to_be_replaced"
-"""Exists until a run that overwrites another has removed it: a restart must not resume from it."""
+STARTING = ".starting"
+"""Exists while a new run has not removed an earlier one: a restart must not resume from it."""
 # Drafts of a killed process.
-_DRAFTS = (".*.part", f"{CHECKPOINTS}/.*.part", TO_BE_REPLACED)
+_DRAFTS = (".*.part", f"{CHECKPOINTS}/.*.part", STARTING)
 
 
 @contextmanager
@@ -94,14 +94,16 @@ def prepare_folder(output: Path, weights: str, *, resume: bool, overwrite: bool)
 
     weights: MODEL.WEIGHTS.
     """
+    if resume:
+        (output / STARTING).unlink(missing_ok=True)
+        return
+    (output / STARTING).touch()  # also if the run is refused: its restarts are, too
     checkpoints = sorted((output / CHECKPOINTS).glob("*.ckpt"))
     if overwrite and Path(weights).expanduser().resolve() in [file.resolve() for file in checkpoints]:
         raise UserError(
             f"--overwrite removes {weights}, which MODEL.WEIGHTS needs: copy it elsewhere, or set another OUTPUT_DIR"
         )
-    if overwrite:
-        (output / TO_BE_REPLACED).touch()
-    elif checkpoints and not resume:
+    if checkpoints and not overwrite:
         names = ", ".join(file.name for file in checkpoints)
         raise UserError(
             f"OUTPUT_DIR {output} holds the checkpoints of another run ({names}): go on with it by --resume, replace "

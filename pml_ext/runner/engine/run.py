@@ -15,7 +15,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._shared.errors import LaterErrors, Terminated, UserError, ended_by_signals
 from pml_ext._shared.files import require_recorded_sha256, write_atomically
-from pml_ext.metrics.headings import is_better, label_of
+from pml_ext.metrics.headings import label_of
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.files import BEST, CHECKPOINTS, CONFIG_FILE, EVAL_METRICS, LAST, METRICS
 from pml_ext.runner.data.samplers import steps_per_epoch
@@ -29,7 +29,7 @@ from pml_ext.runner.engine.checkpoints import (
 )
 from pml_ext.runner.engine.data_module import DataModule
 from pml_ext.runner.engine.output import (
-    TO_BE_REPLACED,
+    STARTING,
     UNREADABLE,
     logged,
     output_folder,
@@ -85,9 +85,8 @@ def train(
             work = partial(train, cfg, resume=resume, overwrite=overwrite, profile=profile, callbacks=callbacks)
             return start(launch, work) or {}
         with _in_output_folder(cfg, "train.log") as output:
-            if restarts():
-                resume = not (overwrite and (output / TO_BE_REPLACED).exists())
-                overwrite = not resume
+            if restarts() and not (output / STARTING).exists():
+                resume, overwrite = True, False
             elif is_first():
                 prepare_folder(output, cfg.MODEL.WEIGHTS, resume=resume, overwrite=overwrite)
             cfg = _with_weights(cfg, resume=resume)
@@ -194,7 +193,7 @@ def _conclude(
         trainer.validate(module, datamodule=data, verbose=False)
     has_results = True
     if best.is_file():
-        if is_new and _record_if_best(cfg, trainer, module):
+        if is_new and _record_if_best(trainer):
             trainer.save_checkpoint(best, weights_only=bool(module.class_vectors))
             trainer.save_checkpoint(weights)  # whose score of the best a resumed run has to beat
         weights = best
@@ -230,16 +229,16 @@ def _has_results_of_last_step(options: CN, trainer: lightning.Trainer, module: T
     return bool(trainer.current_epoch % options.EVAL_PERIOD == 0)
 
 
-def _record_if_best(cfg: CN, trainer: lightning.Trainer, module: TrainingModule) -> bool:
+def _record_if_best(trainer: lightning.Trainer) -> bool:
     """Returns whether the last evaluated network is better than the best checkpoint, and records its score."""
     saving = trainer.checkpoint_callback
     if not isinstance(saving, BestCheckpoint) or saving.best_model_score is None:
         return False
-    metric = best_metric(cfg.DATASETS, cfg.TEST)
-    score = next(iter(module.results.values()))[metric]
-    if not is_better(metric, score, float(saving.best_model_score)):
+    assert saving.monitor is not None
+    score = trainer.callback_metrics[saving.monitor].clone()
+    if not saving.check_monitor_top_k(trainer, score):
         return False
-    saving.record(torch.tensor(score))
+    saving.record(score)
     return True
 
 
@@ -285,7 +284,8 @@ def _said_how_to_resume(cfg: CN) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Terminated):
-        last = last_checkpoint(Path(cfg.OUTPUT_DIR))
+        output = Path(cfg.OUTPUT_DIR).expanduser()
+        last = None if (output / STARTING).exists() else last_checkpoint(output)  # an earlier run's
         if not torch.distributed.is_torchelastic_launched():  # else the agent says it, once
             step = f"{last} holds the run up to step {steps_of(last)}; continue with --resume" if last else ""
             log.error("%s", step or "no checkpoint was saved yet")

@@ -48,8 +48,9 @@ def report_run(
     files = {"metrics": output / metrics_file, "weights": weights}
     compared = {name: measured.results for name, measured in baselines.items()}
     about: dict[str, Any] = {"baselines": compared} if compared else {}
+    opis = module.evaluation.calculator.opis_settings
     if any(keys.OPIS in values or keys.EPSILON_OPIS in values for values in module.results.values()):
-        about["opis"] = asdict(module.evaluation.calculator.opis_settings)
+        about["opis"] = asdict(opis)
     # A user's evaluator may not use embeddings.
     embedded = {name: data for name, data in module.test_sets.items() if name in module.features}
     compares = conclusions(module.results, compared, best_metric(cfg.DATASETS, cfg.TEST))
@@ -65,11 +66,13 @@ def report_run(
     else:
         table = "\n".join([*map(_line_of_evaluator, module.results.items()), "", f"metrics  {files['metrics']}"])
     _show(table)
+    far = cfg.TEST.THRESHOLD.FAR
     for name, data in embedded.items():
         if cfg.TEST.THRESHOLD.ENABLED and isinstance(data, OpenSet):
             stem = output / f"threshold_{in_file_name(name)}"
             with later.collected(f"{stem}.json"):
-                for file in write_threshold(stem, data, module.features[name], cfg.TEST, weights=weights.expanduser()):
+                features, checkpoint = module.features[name], weights.expanduser()
+                for file in write_threshold(stem, data, features, far=far, opis=opis, weights=checkpoint):
                     _show(f"threshold  {file}")
     if cfg.TEST.REPORT and has_table:
         with later.collected(output / "report.html"):
@@ -93,14 +96,17 @@ def write_threshold(
     stem: Path,
     data: OpenSet,
     features: Features,
-    test: CN,
     *,
+    far: float,
+    opis: OPISSettings,
     weights: Path,
 ) -> list[Path]:
     """Writes the threshold report as <stem>.json, .html and .png, with the weights' hash; returns the paths.
 
-    test is the config's TEST. If no threshold meets the target, logs a warning and writes no files.
+    If no threshold meets the target, logs a warning and leaves no files, also none of an earlier evaluation.
     """
+    for suffix in (".json", ".html", ".png"):
+        stem.with_name(f"{stem.name}{suffix}").unlink(missing_ok=True)
     everything = ImageSet.concatenated(data.parts)
     is_known = np.isin(everything.identities, data.query.identities)
     rows = np.flatnonzero(is_known & (everything.identities != JUNK))
@@ -109,12 +115,11 @@ def write_threshold(
     names = everything.identity_names
     labels = [names[identity] for identity in identities.tolist()] if names else identities
     source = SampleSource(rows.tolist(), list(known.names), stem.name.removeprefix("threshold_"))
-    opis = OPISSettings(tuple(test.OPIS.FAR_RANGE), test.OPIS.GRID, test.OPIS.EPSILON)
     try:
         report = ThresholdReport.from_embeddings(
             embeddings,
             labels,
-            far=test.THRESHOLD.FAR,
+            far=far,
             cameras=known.cameras if known.has_cameras else None,
             opis=opis,
             source=source,
@@ -135,21 +140,21 @@ def _write_page(
     notes: list[str],
 ) -> Path:
     """Write report.html, and its figures next to it."""
-    shares = module.losses_of_epoch.shares
     facts = {
         "backbone": cfg.MODEL.BACKBONE.NAME,
         "image size": " × ".join(map(str, cfg.INPUT.SIZE_TRAIN)),
         "losses": ", ".join(cfg.MODEL.LOSSES.NAME),
         "miner": cfg.MODEL.MINER.NAME or "none",
-        "gradient shares": ", ".join(f"{name} {100 * share:.3g} %" for name, share in shares.items()) or "one loss",
         "batch": f"{cfg.SOLVER.IMS_PER_BATCH} images",
         "learning rate": f"{cfg.SOLVER.BASE_LR:g}",
         "trained on": ", ".join(cfg.DATASETS.NAMES),
-        "epochs": str(cfg.SOLVER.MAX_EPOCH),
+        "max epochs": str(cfg.SOLVER.MAX_EPOCH),
         "seed": str(cfg.SEED),
         "weights": str(weights),
         "made by": f"pml_ext {__version__}, torch {torch.__version__}",
     }
+    if shares := module.losses_of_epoch.shares:
+        facts["gradient shares"] = ", ".join(f"{name} {100 * share:.3g} %" for name, share in shares.items())
     return write_report(
         output,
         module.test_sets,

@@ -328,7 +328,7 @@ class TrainingModule(lightning.LightningModule):
         try:
             results = self.evaluation(data, features, group, chosen)
         except ValueError as error:
-            raise UserError(f"{name} cannot be measured as the config's TEST says: {error}") from error
+            raise UserError(f"{name} cannot be measured: {error}") from error
         if self.trainer.is_global_zero:
             self.features[name] = features
             identities = torch.cat([torch.from_numpy(part.identities) for part in data.parts])

@@ -92,7 +92,7 @@ class EpochLosses:
                 "larger margin, a miner of harder tuples, or more identities in a batch."
             )
         elif small := [name for name, share in self.shares.items() if share < SMALLEST_SHARE]:
-            shown = " and ".join(f"{name} had {100 * self.shares[name]:.2g} %" for name in small)
+            shown = " and ".join(f"{name} had {100 * self.shares[name]:.3g} %" for name in small)
             keys = [self._weight_keys[name] for name in small if name in self._weight_keys]
             self.problem = (
                 f"In epoch {epoch} {shown} of the gradient on the embeddings, so that it hardly changes the training; "

@@ -85,7 +85,7 @@ class Evaluation:
         """
         is_first = group is None or dist.get_rank(group) == 0
         for part in features:
-            check_finite(part)
+            check_finite(part, "the network's embeddings")
         if isinstance(data, OpenSet):
             return self._retrieval(data, features, is_first, group, device)
         if not is_first:

@@ -39,7 +39,7 @@ def digits(tmp_path):
 
 
 def told(file, *opts, processes=1):
-    return check_files([str(file)], opts, processes=processes)[0].splitlines()
+    return check_files({str(file): opts}, processes=processes)[0].splitlines()
 
 
 NAMES_OF_PARTS = {
@@ -192,7 +192,7 @@ def test_a_wrong_value_is_one_problem(tmp_path, key, value):
     ],
 )
 def test_what_would_not_run_is_refused(digits, opts, expected):
-    text, status = check_files([str(digits)], opts.split())
+    text, status = check_files({str(digits): opts.split()})
     lines = text.splitlines()
     assert lines[0] == f"{digits}: cannot run:"
     assert len([line for line in lines[1:] if expected in line]) == 1, lines
@@ -245,7 +245,7 @@ def test_the_defaults_run():
     ],
 )
 def test_what_is_not_here_is_named(digits, tmp_path, opts, expected):
-    text, status = check_files([str(digits)], [*opts, "DATASETS.ROOT", str(tmp_path)])
+    text, status = check_files({str(digits): [*opts, "DATASETS.ROOT", str(tmp_path)]})
     verdict, reason = text.splitlines()
     assert verdict == f"{digits}: can run, but not here as it is:"
     assert expected in reason

@@ -108,15 +108,20 @@ def test_aliases_that_mean_nothing(aliases, message):
     assert any(message in str(problem) for problem in unsupported(cfg))
 
 
+def checked_config(options):
+    (config,) = config_files(options).items()
+    return config
+
+
 def test_the_command_line_names_ones_own_data_for_a_config_as_it_is(tmp_path):
     path = tmp_path / "theirs.yml"
     precise = "TEST: {PRECISE_BN: {ENABLED: true, DATASET: NAICReID}}"
     path.write_text(f"DATASETS: {{NAMES: [NAICReID], TESTS: [NAICReID]}}\n{precise}")
     keys = {"DATASETS.NAMES", "DATASETS.TESTS", "TEST.PRECISE_BN.DATASET"}
     assert {problem.key for problem in unsupported(load_config(path))} >= keys
-    for command, config_of in (("train", training_config), ("eval", trained_config), ("check-config", config_files)):
+    for command, config_of in (("train", training_config), ("eval", trained_config), ("check-config", checked_config)):
         words = [command, str(path), "--dataset", "NAICReID=file:naic.csv", "--dataset", "B=folder:b"]
-        cfg = load_config(path, config_of(parse(words)[1])[1])
+        cfg = load_config(*config_of(parse(words)[1]))
         assert cfg.DATASETS.ALIASES == ("NAICReID=file:naic.csv", "B=folder:b")
         assert not {problem.key for problem in unsupported(cfg)} & keys
 

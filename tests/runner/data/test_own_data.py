@@ -87,6 +87,11 @@ def test_a_parquet_file(tmp_path):
         ("people.csv", 'path,identity,split\n"1.jpg,7,train\n', "cannot be read"),
         ("people.txt", TABLE, "table .*people.txt: expected a file that ends in .csv, .tsv, .parquet"),
         ("people.csv", "", "no people.csv in the current folder .*, nor in DATASETS.ROOT .*; . contains"),
+        (
+            "/no/people.csv",
+            "",
+            "^no /no/people.csv; / contains .*. If it has moved, add --dataset NAME=file:TABLE or NAME=folder:PATH",
+        ),
     ],
 )
 def test_a_bad_table_names_row_and_reason(name, text, message, tmp_path):
@@ -135,6 +140,16 @@ def test_a_folder_of_classes_is_split_by_name(tmp_path, share, count, caplog):
     assert "fruit: left out: 1 .txt, 2 hidden, 1 list" in caplog.text
     # `embed` sees the same images.
     assert len(list_images([str(tmp_path / "fruit")], tmp_path)) == len(FLAT)
+
+
+@pytest.mark.parametrize("tested", ["folder:fruit/", "folder:{root}/fruit", "folder:link", "other"])
+def test_a_folder_under_two_names_is_split_by_class(tmp_path, tested):
+    write(tmp_path / "fruit", *FLAT)
+    (tmp_path / "link").symlink_to(tmp_path / "fruit")
+    other = tested.format(root=tmp_path)
+    given = options(tmp_path, ("folder:fruit",), (other,), ALIASES=("other=folder:fruit",))
+    train, test = load_train_set(given, grey=False), load_test_sets(given, grey=False)[other]
+    assert [len(train), len(test.parts[0])] == [6, 4]
 
 
 def test_folders_that_systems_add_and_unreadable_ones_are_left_out(tmp_path, monkeypatch, caplog):

@@ -143,7 +143,7 @@ def resumed(folder, before, now, *, steps=0):
 def test_a_checkpoint_says_where_its_run_was(tmp_path):
     free = [
         "SOLVER.MAX_EPOCH", 200, "SOLVER.CHECKPOINT_PERIOD", 1, "MODEL.LOSSES.CE.EPSILON", 0.1, "SOLVER.GAMMA", 0.5,
-        "SOLVER.MOMENTUM", 0.5,
+        "SOLVER.MOMENTUM", 0.5, "TEST.BEST", "reid_mean_average_precision",
     ]  # fmt: skip
     assert resumable(tmp_path, [], free) == (3, 0)
     assert resumable(tmp_path, [], free, steps=5) == (3, 5)
@@ -169,6 +169,13 @@ ONE_CYCLE, SGD = ["SOLVER.SCHED", "OneCycleLR"], ["SOLVER.OPT", "SGD"]
             0,
             "DATASETS.TESTS = .*: was .*\n  TEST.BEST = 'opis': was",
         ),
+        (
+            [],
+            ["DATASETS.SPLIT", 0.8, "DATASETS.COMBINEALL", True],
+            0,
+            "DATASETS.SPLIT = 0.8: was 0.5\n  DATASETS.COMBINEALL = True: was False",
+        ),
+        ([], ["TEST.METRICS", ("opis",)], 0, "TEST.BEST = 'opis': was 'reid_mean_average_precision'"),
         (ONE_CYCLE, [*ONE_CYCLE, "SOLVER.MAX_EPOCH", 200], 0, "SOLVER.MAX_EPOCH = 200: was 120"),
         (ONE_CYCLE, [*ONE_CYCLE, "SOLVER.ONECYCLE.PCT_START", 0.1], 0, "SOLVER.ONECYCLE.PCT_START = 0.1: was 0.3"),
         (SGD, [*SGD, "SOLVER.MOMENTUM", 0.5], 0, "SOLVER.MOMENTUM = 0.5: was 0.9"),

@@ -9,7 +9,7 @@ import pytest
 from pml_ext._shared.errors import UserError
 from pml_ext.runner.engine.output import (
     RESULTS,
-    TO_BE_REPLACED,
+    STARTING,
     logged,
     output_folder,
     prepare_folder,
@@ -43,11 +43,12 @@ def test_checkpoints_of_another_run_are_not_written_over(tmp_path):
         prepare_folder(tmp_path, "", resume=False, overwrite=False)
 
 
-def test_a_restart_does_not_go_on_from_the_run_that_is_replaced(tmp_path):
-    prepare_folder(tmp_path, "", resume=False, overwrite=True)
-    assert (tmp_path / TO_BE_REPLACED).exists()
-    remove_earlier(tmp_path, whole_run=True)
-    assert not (tmp_path / TO_BE_REPLACED).exists()
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_restart_does_not_go_on_from_the_run_that_is_replaced(overwrite, tmp_path):
+    prepare_folder(tmp_path, "", resume=False, overwrite=overwrite)
+    assert (tmp_path / STARTING).exists()
+    remove_earlier(tmp_path, whole_run=overwrite)
+    assert not (tmp_path / STARTING).exists()
 
 
 @pytest.mark.parametrize("whole_run", [False, True])

@@ -19,6 +19,7 @@ import yaml
 from pml_ext.cli import main
 from pml_ext.inspection import gradient_shares
 from pml_ext.runner.engine import training_module
+from pml_ext.runner.engine.checkpoints import BestCheckpoint
 from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.modeling.architectures import Baseline, build_model
 from tests.tiers import by_night
@@ -83,7 +84,9 @@ def test_an_evaluation_of_a_run_has_a_report_of_its_own(trained, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(trained, run)
     assert main(["eval", str(run), "TEST.REPORT", "True"]) == 0
-    assert "Digits" in (run / "eval" / "report.html").read_text() and not (run / "report.html").exists()
+    page = (run / "eval" / "report.html").read_text()
+    assert "Digits" in page and not (run / "report.html").exists()
+    assert "max epochs" in page and "gradient shares" not in page, "an evaluation does not measure them"
 
 
 def test_eval_repeats_the_numbers_exactly(trained, tmp_path, capfd):
@@ -282,7 +285,7 @@ def test_a_gpu_trains_in_16_bits_compiled_and_resumes(dtype, tmp_path):
 
 def test_a_resumed_run_has_to_beat_the_best_of_its_last_epoch(tmp_path, monkeypatch):
     """The third epoch is validated after training, whose last score is the second's."""
-    monkeypatch.setattr("pml_ext.runner.engine.run.is_better", lambda metric, score, best: True)
+    monkeypatch.setattr(BestCheckpoint, "check_monitor_top_k", lambda *_: True)
     assert train(tmp_path, "SOLVER.MAX_EPOCH", "3", "TEST.REPORT", "False") == 0
     last = checkpoint(tmp_path)
     (best,) = (state for name, state in last["callbacks"].items() if name.startswith("BestCheckpoint"))
@@ -306,16 +309,23 @@ def test_resume_of_another_model_and_of_nothing(trained, tmp_path, capfd):
     assert "last.ckpt.sha256 next to it. Use an earlier copy" in capfd.readouterr().err
 
 
-def test_a_run_into_the_folder_of_another_is_refused_before_any_work(trained, tmp_path, capfd):
+def test_a_run_into_the_folder_of_another_is_refused_before_any_work(trained, tmp_path, capfd, monkeypatch):
     output = tmp_path / "out"
     shutil.copytree(trained, output)
     (output / "threshold_Digits.json").write_text("{}")
-    for opts, flags in ((("SEED", "1"), ()), ((), ("--resume", "--overwrite"))):
-        assert train(output, *opts, flags=flags) == 2
-    assert train(output, "MODEL.WEIGHTS", "none.pth", flags=("--overwrite",)) == 2
     own = str(output / "checkpoints" / "best.ckpt")
-    assert train(output, "MODEL.WEIGHTS", own, flags=("--overwrite",)) == 2
-    assert "--overwrite removes " in capfd.readouterr().err
+    for restarts in ("0", "1"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
+        for opts, flags in ((("SEED", "1"), ()), ((), ("--resume", "--overwrite"))):
+            assert train(output, *opts, flags=flags) == 2
+        assert train(output, "MODEL.WEIGHTS", "none.pth", flags=("--overwrite",)) == 2
+        assert train(output, "MODEL.WEIGHTS", own, flags=("--overwrite",)) == 2
+        assert "--overwrite removes " in capfd.readouterr().err
+    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT")
+    with pytest.MonkeyPatch.context() as patch:
+        ask(patch, "validation_step", 0, signal.SIGTERM)
+        assert train(output, "TEST.BASELINES", "True", flags=("--overwrite",)) == 143
+        assert "no checkpoint was saved yet" in capfd.readouterr().err
     require_same_weights(trained, output)
     assert (output / "threshold_Digits.json").exists(), "a start that fails leaves everything as it was"
     assert train(output, "SEED", "1", "SOLVER.MAX_EPOCH", "1", flags=("--overwrite",)) == 0
@@ -370,13 +380,13 @@ def test_a_run_says_each_losses_share_of_the_gradient_and_which_one_does_nothing
     ratio = 1e-4 * seen[-1]["CITLoss"] / seen[-1]["TCMLoss"]
     assert shares["CITLoss"] / shares["TCMLoss"] == pytest.approx(ratio, rel=1e-3)
     (note,) = written(tmp_path)["notes"]
-    share = f"{100 * shares['CITLoss']:.2g} %"
+    share = f"{100 * shares['CITLoss']:.3g} %"
     assert note.startswith(f"In epoch 2 CITLoss had {share} of the gradient on the embeddings, so that it hardly")
     assert note.endswith("raise MODEL.LOSSES.CIT.SCALE, or leave it out.")
     err = capfd.readouterr().err
     assert err.count("In epoch") == 1 and f"CITLoss {share}" in err and "gradient shares CrossEntropyLoss" in err
     if has_page:
-        assert f"CITLoss {100 * shares['CITLoss']:.3g} %" in (tmp_path / "report.html").read_text()
+        assert f"CITLoss {share}" in (tmp_path / "report.html").read_text()
 
 
 def test_nan_stops_with_step_batch_and_loss_and_keeps_the_last_good_checkpoint(tmp_path, monkeypatch, capfd):
@@ -402,6 +412,15 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch, capf
     assert train(tmp_path) == 2
     assert "the weights backbone.0.weight are not finite after step 11" in capfd.readouterr().err
     assert not list((tmp_path / "checkpoints").glob("*"))
+
+
+def test_weights_that_are_not_finite_cannot_be_measured(trained, tmp_path, capfd):
+    weights = checkpoint(trained)["state_dict"]
+    torch.save({name: value * torch.nan for name, value in weights.items()}, tmp_path / "nan.pth")
+    opts = ["OUTPUT_DIR", str(tmp_path), *QUICK, "MODEL.WEIGHTS", str(tmp_path / "nan.pth")]
+    assert main(["eval", DIGITS, *opts]) == 2
+    said = "Digits cannot be measured: the network's embeddings must be finite; got NaN or infinity in 896 of 896 rows"
+    assert said in capfd.readouterr().err
 
 
 @pytest.mark.nightly

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from pml_ext.cli import main
-from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.metrics import OPISSettings
 from pml_ext.runner.data.datasets import OpenSet, load
 from pml_ext.runner.engine.run_outputs import write_threshold
 from pml_ext.thresholds import ThresholdReport
@@ -32,12 +32,11 @@ def people(tmp_path):
 
 
 def test_the_page_has_the_users_names_and_the_images(people, tmp_path):
-    test = get_cfg().TEST
-    test.THRESHOLD.FAR = 0.5
     features = [torch.eye(4)[:2], torch.tensor([[0.2, 1.0, 0, 0], [1.0, 0.1, 0, 0], [0, 0, 1.0, 0], [0, 0.1, 1.0, 0]])]
     weights = tmp_path / "last.ckpt"
     weights.write_bytes(b"")
-    files = write_threshold(tmp_path / "threshold_p", people, features, test, weights=weights)
+    options = {"opis": OPISSettings(), "weights": weights}
+    files = write_threshold(tmp_path / "threshold_p", people, features, far=0.5, **options)
     page = files[1].read_text()
     for shown in ("anna", "ben", "row 3", "0.png"):
         assert shown in page
@@ -45,6 +44,8 @@ def test_the_page_has_the_users_names_and_the_images(people, tmp_path):
     images = page.split("Most similar samples of different classes")[1].split("data:image/jpeg;base64,")[1:]
     assert len(images) == 2 * (4 + 2), "four pairs of two people, two of one"
     Image.open(BytesIO(b64decode(images[0].split('"')[0]))).verify()
+    assert write_threshold(tmp_path / "threshold_p", people, features, far=1e-9, **options) == []
+    assert not any(file.exists() for file in files), "they are of another FAR"
 
 
 DIGITS_RUN = "Digits/sap_tcm.yml"

@@ -44,6 +44,14 @@ def test_a_row_for_each_run_and_the_settings_that_differ(tmp_path, capsys):
     assert names == {"curves.png"}
 
 
+def test_a_metric_that_the_first_run_lacks_has_a_column(tmp_path, capsys):
+    runs = [run(tmp_path / "first", 0.5, "0.1"), run(tmp_path / "second", 0.25, "0.1")]
+    (runs[0] / "metrics.json").write_text('{"results": {"Set": {"opis": 0.01}}}')
+    text = compare(runs, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert {("first", "1.000e-02", ""), ("second", "1.000e-02", "25.00 %")} <= rows_of(text)
+    assert "1.000e-02  25.00 %\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("names", [("a/run", "b/run", "b/other"), ("_a", "costs $1$ or $\\frac$")])
 def test_runs_of_one_name_are_told_apart_by_their_parents(tmp_path, names):
     """Nor is a name left out of a legend, or drawn as a formula."""

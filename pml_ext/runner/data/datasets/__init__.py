@@ -14,7 +14,7 @@ from pml_ext.runner.data.datasets import faces, folders, glyphs, handwriting, re
 from pml_ext.runner.data.datasets.faces import record_set
 from pml_ext.runner.data.datasets.image_check import ImageCheck
 from pml_ext.runner.data.datasets.image_dataset import data_set_of
-from pml_ext.runner.data.datasets.image_files import dataset_root, users_path
+from pml_ext.runner.data.datasets.image_files import dataset_root, in_current_folder_or_root, users_path
 from pml_ext.runner.data.datasets.image_set import DataSet, ImageSet, Loaded, OpenSet, PairSet, TemplateSet, TestSet
 from pml_ext.runner.data.datasets.table import table_set
 from pml_ext.runner.registry import DATASET_REGISTRY
@@ -161,10 +161,18 @@ def load(name: str, root: Path, grey: bool, share: float = 0, cfg: CN | None = N
 
 def training_share(name: str, options: CN) -> float:
     """Returns the share of training classes in a class folder without parts; 1 if it is used only for training."""
-    aliases = aliases_of(options.ALIASES)
-    trained = name in [aliases.get(other, other) for other in options.NAMES]
-    tested = name in [aliases.get(other, other) for other in options.TESTS]
+    root = dataset_root(options.ROOT)
+    with _named_errors(name, root):
+        folder = _kind_and_path(name, root)
+        trained = folder in [_kind_and_path(read_as(other, options.ALIASES), root) for other in options.NAMES]
+        tested = folder in [_kind_and_path(read_as(other, options.ALIASES), root) for other in options.TESTS]
     return float(options.SPLIT) if trained and tested else float(trained)
+
+
+def _kind_and_path(name: str, root: Path) -> tuple[str, Path]:
+    """Returns the part before the colon and the resolved path after it, which all spellings of a folder share."""
+    kind, _, path = name.partition(":")
+    return kind, in_current_folder_or_root(path, root).resolve()
 
 
 @contextmanager

@@ -146,23 +146,39 @@ def users_path(name: str, root: Path) -> Path:
     """Returns the path of the user's table or folder: in the current folder, else in DATASETS.ROOT."""
     path = Path(name).expanduser()
     in_root = root / path
+    if path.is_absolute() and not path.exists():
+        raise UserError(
+            f"no {path}; {listing_of(_folder_above(path))}. If it has moved, add --dataset NAME=file:TABLE or "
+            "NAME=folder:PATH with its name in DATASETS.NAMES or TESTS and its new path"
+        )
     if not path.exists() and not in_root.exists():
         raise UserError(
             f"no {name} in the current folder {Path.cwd()}, nor in DATASETS.ROOT {root}; {listing_of(Path())}"
         )
     if path.exists() and in_root.exists() and not path.samefile(in_root):
         log.warning("%s is in the current folder and in DATASETS.ROOT %s: using the former", name, root)
-    return path if path.exists() else in_root
+    return in_current_folder_or_root(name, root)
+
+
+def in_current_folder_or_root(name: str, root: Path) -> Path:
+    """Returns the path in the current folder if it exists there, otherwise in DATASETS.ROOT."""
+    path = Path(name).expanduser()
+    return path if path.exists() else root / path
 
 
 def require_folder(folder: Path, expected: str) -> None:
     """Raises a UserError unless the folder exists."""
     if not folder.is_dir():
-        above = next((parent for parent in folder.parents if parent.is_dir()), Path.cwd())
+        listing = listing_of(_folder_above(folder))
         raise UserError(
-            f"no folder {folder}. Expected {expected}; {listing_of(above)}. Set DATASETS.ROOT (or the environment "
+            f"no folder {folder}. Expected {expected}; {listing}. Set DATASETS.ROOT (or the environment "
             "variable FASTREID_DATASETS) to the folder that contains the data set"
         )
+
+
+def _folder_above(path: Path) -> Path:
+    """Returns the closest folder above a missing path."""
+    return next((parent for parent in path.parents if parent.is_dir()), Path.cwd())
 
 
 def require_inside(path: str, folder: Path, where: str) -> None:
