@@ -248,7 +248,7 @@ def _by_order(module: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _without_pixels(module: nn.Module, state: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
-    """Returns the tensors without the pixel statistics, which must equal the config's."""
+    """Returns the tensors without pixel statistics that the module does not save; they must equal the config's."""
     for name in _PIXELS:
         buffer, value = getattr(module, name, None), state.get(name)
         if value is None or buffer is None:
@@ -260,7 +260,8 @@ def _without_pixels(module: nn.Module, state: dict[str, Tensor], path: str | Pat
                 f"{path} was trained with MODEL.{name.upper()} {value.flatten()[:SHOWN].tolist()}; "
                 f"the config has {buffer.flatten().tolist()}"
             )
-    return {name: value for name, value in state.items() if name not in _PIXELS}
+    saved = module.state_dict()
+    return {name: value for name, value in state.items() if name in saved or name not in _PIXELS}
 
 
 def _shown(names: list[str], count: int = SHOWN) -> str:
