@@ -38,14 +38,14 @@ def test_keys_of_a_project_are_its_own(folder):
         cfg.INPUT.FLIP.LEVEL = cfg.SOLVER.LEVEL = 2
         cfg.MY = CN({"NOTE": "", "RATE": 0.5})
 
-    keys = ["MODEL.BACKBONES.PATH", "x.pth", "MY.RATE", "1", "MODEL.DEVICE", "cpu"]
+    keys = ["MODEL.BACKBONES.PATH", "x.pth", "MY.RATE", "1", "INPUT.FLIP.LEVEL", 3, "MODEL.DEVICE", "cpu"]
     cfg = load_config("Digits/sap_tcm.yml", keys)
     assert (cfg.MY.RATE, cfg.MODEL.BACKBONES.PATH, cfg.MODEL.LOSSES.SAP.LEVEL) == (1.0, "x.pth", 1)
     assert problems(cfg) == []
     (folder / "config.yaml").write_text(cfg.dump())
     assert load_config("config.yaml") == cfg
     kept = shaping(load_for_embedding("config.yaml"))
-    assert (kept["MODEL.BACKBONES.PATH"], kept["MY.RATE"]) == ("x.pth", 1.0)
+    assert (kept["MODEL.BACKBONES.PATH"], kept["MY.RATE"], kept["INPUT.FLIP.LEVEL"]) == ("x.pth", 1.0, 3)
     with pytest.raises(UserError, match=r"unknown key MY\.RATES; did you mean MY\.RATE\?"):
         load_config("Digits/sap_tcm.yml", ["MY.RATES", 1])
 

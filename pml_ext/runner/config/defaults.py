@@ -210,7 +210,6 @@ def _nodes(registry: Registry) -> dict[str, CN]:
 
 
 def projects_keys() -> list[str]:
-    """Returns the keys that CONFIG_REGISTRY's functions have added below MODEL or in new nodes."""
+    """Returns the keys that CONFIG_REGISTRY's functions have added."""
     known = dict(leaves(_package_defaults()))
-    others = tuple(f"{node}." for node in _DEFAULTS if node != "MODEL")
-    return [key for key, _ in leaves(get_cfg()) if key not in known and not key.startswith(others)]
+    return [key for key, _ in leaves(get_cfg()) if key not in known]

@@ -64,7 +64,7 @@ def config_of(keys: Mapping[str, Any]) -> CN:
 
 
 def _shaping_keys() -> tuple[str, ...]:
-    """Returns SHAPING, and the keys that a project has added to MODEL or in new nodes."""
+    """Returns SHAPING, and the keys that a project has added, except those of losses and miners."""
     return (*SHAPING, *(key for key in projects_keys() if not key.startswith(_ONLY_FOR_TRAINING)))
 
 
