@@ -12,7 +12,9 @@ from pml_ext._shared.errors import UserError
 from pml_ext.runner import Baseline, EmbeddingHead, build_backbone, load_config
 from pml_ext.runner.checks.check import CANNOT_RUN, check_files, problems
 from pml_ext.runner.config.network_keys import load_for_embedding, shaping
+from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.interfaces import with_feature_size
+from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.runner.registry import (
     BACKBONE_REGISTRY,
     CALLBACK_REGISTRY,
@@ -335,6 +337,29 @@ def test_a_head_may_squeeze_the_batch_of_the_dry_run(folder):
 
     words = ["MODEL.DEVICE", "cpu", "MODEL.LOSSES.NAME", ("TCMLoss",), "MODEL.HEADS.NAME", "Squeezed"]
     assert problems(load_config("Digits/sap_tcm.yml", words)) == []
+
+
+def test_a_head_with_a_classifier_embeds_with_the_classes_of_the_config(folder):
+    @REID_HEADS_REGISTRY.register()
+    class Classifies(nn.Module):
+        def __init__(self, cfg):
+            super().__init__()
+            self.classifier = nn.Linear(cfg.MODEL.BACKBONE.FEAT_DIM, cfg.MODEL.HEADS.NUM_CLASSES)
+
+        def forward(self, features, targets=None):
+            return features.mean((2, 3))
+
+    words = ["MODEL.HEADS.NAME", "Classifies", "MODEL.DEVICE", "cpu", "MODEL.WEIGHTS", "w.pth"]
+    cfg = load_config("Digits/sap_tcm.yml", [*words, "MODEL.HEADS.NUM_CLASSES", 4])
+    torch.save(build_model(cfg).state_dict(), "w.pth")
+    (folder / "config.yaml").write_text(cfg.dump())
+    assert PixelsToEmbedding.load(load_for_embedding("config.yaml")).embedding_dim == 64
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch's, about a layer without outputs
+        with pytest.raises(
+            UserError, match=r"model \(0, 64\).*\n  Set MODEL\.HEADS\.NUM_CLASSES to"
+        ):
+            PixelsToEmbedding.load(load_for_embedding("Digits/sap_tcm.yml", words))
 
 
 def test_an_error_of_a_part_does_not_hide_the_report_on_other_files(folder):

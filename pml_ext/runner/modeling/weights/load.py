@@ -215,6 +215,8 @@ def fill(
         table = [f"  {kind} ({len(names)}): {_shown(names)}" for kind, names in differences.items() if names]
         if any(name in state and name not in usable for name, _ in module.named_buffers()):
             table.append("  Register a buffer whose shape depends on the data with persistent=False")
+        if any(0 in parameter.shape for parameter in expected.values()):
+            table.append("  Set MODEL.HEADS.NUM_CLASSES to the number of classes in the file")
         if not partly or len(usable) < len(differences["missing"]) + len(differences["of another shape"]):
             raise UserError(f"{path} does not fit the architecture of the config's model:\n" + "\n".join(table))
         log.warning(
