@@ -5,13 +5,16 @@ import warnings
 
 import pytest
 import torch
+import yaml
 from torch import nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._shared.errors import UserError
 from pml_ext.runner import Baseline, EmbeddingHead, build_backbone, load_config
 from pml_ext.runner.checks.check import CANNOT_RUN, check_files, problems
+from pml_ext.runner.config.load import read_config
 from pml_ext.runner.config.network_keys import load_for_embedding, shaping
+from pml_ext.runner.config.yaml_file import leaves, value_of
 from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.interfaces import with_feature_size
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
@@ -166,6 +169,42 @@ def test_old_names_of_layers_are_those_of_a_users_head_unless_it_is_built_on_our
     heads = {name: load_config("old.yml", ["MODEL.HEADS.NAME", name]).MODEL.HEADS for name in ("Old", "OnOurs")}
     assert (heads["Old"].POOL_LAYER, heads["Old"].CLS_LAYER) == ("avgpool", "linear")
     assert (heads["OnOurs"].POOL_LAYER, heads["OnOurs"].CLS_LAYER) == ("GlobalAvgPool", "Linear")
+
+
+def test_old_names_and_keys_that_a_project_has_keep_its_meaning(folder):
+    @REID_HEADS_REGISTRY.register()
+    class BNneckHead(EmbeddingHead):
+        pass
+
+    @SCHEDULER_REGISTRY.register()
+    def WarmupMultiStepLR(optimizer, steps_per_epoch):
+        return torch.optim.lr_scheduler.StepLR(optimizer, steps_per_epoch)
+
+    @BACKBONE_REGISTRY.register()
+    def build_hrnet_backbone(cfg):
+        return nn.Conv2d(3, {"18": 8}[cfg.MODEL.BACKBONE.DEPTH], 3)
+
+    @LOSS_REGISTRY.register("CircleLoss", replace=True)
+    def circle(embeddings, labels, alpha=64.0):
+        return embeddings.mean()
+
+    @CONFIG_REGISTRY.register()
+    def add_my_config(cfg):
+        cfg.TEST.RECALLS = [1, 2]
+        cfg.DATALOADER.PK_SAMPLER = False
+        cfg.SOLVER.update({"LOG_PERIOD": 200, "SWA": 0, "MAX_ITER": 7})
+
+    network = {
+        "HEADS": {"NAME": "BNneckHead"},
+        "BACKBONE": {"NAME": "build_hrnet_backbone", "DEPTH": "18"},
+        "LOSSES": {"CIRCLE": {"ALPHA": 32}},
+    }
+    solver = {"SCHED": "WarmupMultiStepLR", "LOG_PERIOD": 50, "SWA": 0, "MAX_ITER": 9}
+    tree = {"MODEL": network, "DATALOADER": {"PK_SAMPLER": True}, "SOLVER": solver, "TEST": {"RECALLS": [3]}}
+    (folder / "mine.yml").write_text(yaml.safe_dump(tree))
+    read = read_config("mine.yml")
+    assert (read.notes, read.lines) == ([], [])
+    assert {key: value_of(read.cfg, key) for key, _ in leaves(tree)} == dict(leaves(tree))
 
 
 def test_a_key_in_the_place_of_a_transforms_node_is_named(folder):
@@ -356,9 +395,7 @@ def test_a_head_with_a_classifier_embeds_with_the_classes_of_the_config(folder):
     assert PixelsToEmbedding.load(load_for_embedding("config.yaml")).embedding_dim == 64
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch's, about a layer without outputs
-        with pytest.raises(
-            UserError, match=r"model \(0, 64\).*\n  Set MODEL\.HEADS\.NUM_CLASSES to"
-        ):
+        with pytest.raises(UserError, match=r"model \(0, 64\).*\n  Set MODEL\.HEADS\.NUM_CLASSES to"):
             PixelsToEmbedding.load(load_for_embedding("Digits/sap_tcm.yml", words))
 
 
