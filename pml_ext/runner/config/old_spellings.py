@@ -111,8 +111,8 @@ _LAYER, _SCALE, _SAMPLER = "MODEL.HEADS.CLS_LAYER", "MODEL.HEADS.SCALE", "DATALO
 def modernise(files: list[File], command_line: str, declared: Collection[str]) -> tuple[Settings, list[str]]:
     """Returns the keys of all files in the current spelling, and a note for each replacement. Later files override.
 
-    An old key whose value has no meaning here is kept, and later rejected as unknown. A key that a project declares and a
-    name that it registers are not old spellings.
+    An old key whose value has no meaning here is kept, and later rejected as unknown. Keys that a project declares
+    and names that it registers are not old spellings.
 
     Args:
         files: base first.
