@@ -10,7 +10,7 @@ from torch import nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._shared.errors import UserError
-from pml_ext.runner import Baseline, EmbeddingHead, build_backbone, load_config
+from pml_ext.runner import Baseline, DataModule, EmbeddingHead, TrainingModule, build_backbone, load_config
 from pml_ext.runner.checks.check import CANNOT_RUN, check_files, problems
 from pml_ext.runner.config.load import read_config
 from pml_ext.runner.config.network_keys import load_for_embedding, shaping
@@ -153,6 +153,22 @@ def test_keys_of_users_samplers_schedules_transforms_and_evaluators_have_the_use
     keys += ["INPUT.CROP.ENABLED", True, "INPUT.CROP.SIZE", [8], "INPUT.CROP.SCALE", "0.25", "INPUT.REA.ENABLED", True]
     cfg = load_config("Digits/sap_tcm.yml", ["MODEL.DEVICE", "cpu", *keys])
     assert problems(cfg) == [] and cfg.INPUT.CROP.SCALE == 0.25
+
+
+def test_a_transform_in_place_of_ours_may_have_arguments_without_defaults(folder):
+    @TRANSFORM_REGISTRY.register(node="REA", replace=True)
+    class Erase:
+        def __init__(self, prob, share):
+            pass
+
+        def __call__(self, image):
+            return image
+
+    words = ["MODEL.DEVICE", "cpu", "INPUT.REA.ENABLED", True]
+    cfg = load_config("Digits/sap_tcm.yml", words)
+    assert cfg.INPUT.REA.PROB == 0.5
+    assert problems(cfg) == [f"INPUT.REA.SHARE must be set: REA of {__name__} has no default for it"]
+    assert problems(load_config("Digits/sap_tcm.yml", [*words, "INPUT.REA.SHARE", 0.1])) == []
 
 
 def test_old_names_of_layers_are_those_of_a_users_head_unless_it_is_built_on_ours(folder):
@@ -397,6 +413,26 @@ def test_a_head_with_a_classifier_embeds_with_the_classes_of_the_config(folder):
         warnings.simplefilter("ignore", UserWarning)  # torch's, about a layer without outputs
         with pytest.raises(UserError, match=r"model \(0, 64\).*\n  Set MODEL\.HEADS\.NUM_CLASSES to"):
             PixelsToEmbedding.load(load_for_embedding("Digits/sap_tcm.yml", words))
+
+
+def test_a_head_may_group_the_images_of_an_identity(folder):
+    @REID_HEADS_REGISTRY.register()
+    class Grouped(EmbeddingHead):
+        def __init__(self, cfg):
+            super().__init__(cfg)
+            self.images = cfg.DATALOADER.NUM_INSTANCE
+
+        def forward(self, features, targets=None):
+            outputs = super().forward(features, targets)
+            if self.training:
+                outputs["features"].view(-1, self.images, 64)
+            return outputs
+
+    words = ["MODEL.DEVICE", "cpu", "MODEL.HEADS.NAME", "Grouped", "DATALOADER.NUM_INSTANCE", 3]
+    words += ["MODEL.LOSSES.NAME", ("ProxyAnchorLoss",), "SOLVER.IMS_PER_BATCH", 30]
+    cfg = load_config("Digits/sap_tcm.yml", words)
+    assert problems(cfg) == []
+    TrainingModule(cfg, DataModule(cfg))
 
 
 def test_an_error_of_a_part_does_not_hide_the_report_on_other_files(folder):

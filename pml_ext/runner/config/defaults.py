@@ -193,7 +193,8 @@ def _package_defaults() -> CN:
     cfg.MODEL.MINER.update(_nodes(MINER_REGISTRY))
     for entry in TRANSFORM_REGISTRY.users_parts():
         if entry.node in cfg.INPUT:
-            cfg.INPUT[entry.node].update({key: default for key, (_, default) in keys_of(entry).items()})
+            defaults = {key: default for key, (_, default) in keys_of(entry).items() if default is not REQUIRED}
+            cfg.INPUT[entry.node].update(defaults)
     return cfg
 
 

@@ -402,7 +402,7 @@ class TrainingModule(lightning.LightningModule):
 
 
 def _output_sizes(model: Any, data: DataModule) -> Callable[[str], int]:
-    """Returns the columns of an architecture's training outputs, from two images if a loss needs them."""
+    """Returns the columns of an architecture's training outputs, from a few images if a loss needs them."""
 
     @cache
     def outputs() -> Outputs:
