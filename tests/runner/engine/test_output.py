@@ -43,6 +43,16 @@ def test_checkpoints_of_another_run_are_not_written_over(tmp_path):
         prepare_folder(tmp_path, "", resume=False, overwrite=False)
 
 
+def test_a_run_of_fastreid_is_not_resumed(tmp_path):
+    (tmp_path / "last_checkpoint").touch()
+    prepare_folder(tmp_path, "", resume=False, overwrite=False)
+    with pytest.raises(UserError, match=r"of FastReID, .* start from the weights that last_checkpoint names"):
+        prepare_folder(tmp_path, "", resume=True, overwrite=False)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "last.ckpt").touch()
+    prepare_folder(tmp_path, "", resume=True, overwrite=False)
+
+
 def test_a_restart_does_not_go_on_from_the_run_that_is_replaced(tmp_path):
     prepare_folder(tmp_path, "", resume=False, overwrite=True)
     assert (tmp_path / TO_BE_REPLACED).exists()
