@@ -60,6 +60,7 @@ _AS_USERS_DATA = (
     "--import its module: guide EXTENDING.md"
 )
 _DISTILLATION = "knowledge distillation is not supported"
+_ATTRIBUTES = "attribute recognition is not supported"
 _PARTIAL = "partial ReID's spatial reconstruction is not supported"
 _PATCH = 16  # patch size of build_vit_backbone
 
@@ -68,7 +69,7 @@ ARCHITECTURES_NOT_BUILT = {
     "Distiller": _DISTILLATION,
     "PartialBaseline": _PARTIAL,
     "MoCo": "momentum contrast and its queue are not supported",
-    "AttrBaseline": "attribute recognition is not supported",
+    "AttrBaseline": _ATTRIBUTES,
     "DSRBaseline": _PARTIAL,
 }
 _OTHER_NAMES = "its parameters have other names in timm, so FastReID's weights would not load"
@@ -81,10 +82,10 @@ BACKBONES_NOT_BUILT = {
 NORMS_NOT_BUILT = {"GhostBN": "batch norm over parts of the batch is not supported"}
 HEADS_NOT_BUILT = {
     "ClasHead": "it tests class scores, not embeddings",
-    "AttrHead": "attribute recognition is not supported",
+    "AttrHead": _ATTRIBUTES,
     "DSRHead": _PARTIAL,
 }
-LOSSES_NOT_BUILT = {"BinaryCrossEntropyLoss": "attribute recognition is not supported"}
+LOSSES_NOT_BUILT = {"BinaryCrossEntropyLoss": _ATTRIBUTES}
 
 
 def _depth(options: CN) -> Iterator[Problem]:
