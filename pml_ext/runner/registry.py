@@ -127,8 +127,12 @@ class Registry:
             before, after: a transform's place, next to the node of another one; default: before REA.
             replace: replace the part of this name or node that another module has registered; the log names both.
         Raises:
-            UserError: another module has registered this name or node, or no part has the node `before` or `after`.
+            UserError: another module has registered this name or node, no part has the node `before` or `after`, or
+                `name` is the part itself.
         """
+        if not isinstance(name, str | None):
+            written = f"register()({getattr(name, '__name__', '…')})"
+            raise UserError(f"{self.key}: register takes the name of a part; got {name!r}. Write {written}")
         module = str(sys._getframe(1).f_globals.get("__name__", ""))
 
         def add(part: Part) -> Part:
@@ -149,10 +153,12 @@ class Registry:
 
         return add
 
-    def _require_free(self, entry: Entry, *, replace: bool) -> list[str]:
+    def _require_free(self, entry: Entry, *, replace: bool) -> set[str]:
         """Returns the names of the parts that a new one replaces."""
-        taken = [entry.name] if entry.name in self._entries else []
+        taken = set[str]()
         for other in self._entries.values():
+            if other.name == entry.name:
+                taken.add(other.name)
             is_same = other.name == entry.name or (self.parent and other.node == entry.node)
             if not is_same or other.module == entry.module:
                 continue
@@ -164,7 +170,7 @@ class Registry:
                 )
             which = "that" if other.name == entry.name else other.name
             log.info("%s: %s of %s replaces %s of %s", self.key, entry.name, entry.module, which, other.module)
-            taken = [*taken, *({other.name} - {*taken})]
+            taken.add(other.name)
         return taken
 
     def _place(self, entry: Entry, others: list[Entry]) -> int:

@@ -5,14 +5,19 @@ import warnings
 
 import pytest
 import torch
+import yaml
 from torch import nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._shared.errors import UserError
-from pml_ext.runner import Baseline, EmbeddingHead, build_backbone, load_config
+from pml_ext.runner import Baseline, DataModule, EmbeddingHead, TrainingModule, build_backbone, load_config
 from pml_ext.runner.checks.check import CANNOT_RUN, check_files, problems
+from pml_ext.runner.config.load import read_config
 from pml_ext.runner.config.network_keys import load_for_embedding, shaping
+from pml_ext.runner.config.yaml_file import leaves, value_of
+from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.interfaces import with_feature_size
+from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.runner.registry import (
     BACKBONE_REGISTRY,
     CALLBACK_REGISTRY,
@@ -38,14 +43,14 @@ def test_keys_of_a_project_are_its_own(folder):
         cfg.INPUT.FLIP.LEVEL = cfg.SOLVER.LEVEL = 2
         cfg.MY = CN({"NOTE": "", "RATE": 0.5})
 
-    keys = ["MODEL.BACKBONES.PATH", "x.pth", "MY.RATE", "1", "MODEL.DEVICE", "cpu"]
+    keys = ["MODEL.BACKBONES.PATH", "x.pth", "MY.RATE", "1", "INPUT.FLIP.LEVEL", 3, "MODEL.DEVICE", "cpu"]
     cfg = load_config("Digits/sap_tcm.yml", keys)
     assert (cfg.MY.RATE, cfg.MODEL.BACKBONES.PATH, cfg.MODEL.LOSSES.SAP.LEVEL) == (1.0, "x.pth", 1)
     assert problems(cfg) == []
     (folder / "config.yaml").write_text(cfg.dump())
     assert load_config("config.yaml") == cfg
     kept = shaping(load_for_embedding("config.yaml"))
-    assert (kept["MODEL.BACKBONES.PATH"], kept["MY.RATE"]) == ("x.pth", 1.0)
+    assert (kept["MODEL.BACKBONES.PATH"], kept["MY.RATE"], kept["INPUT.FLIP.LEVEL"]) == ("x.pth", 1.0, 3)
     with pytest.raises(UserError, match=r"unknown key MY\.RATES; did you mean MY\.RATE\?"):
         load_config("Digits/sap_tcm.yml", ["MY.RATES", 1])
 
@@ -150,6 +155,22 @@ def test_keys_of_users_samplers_schedules_transforms_and_evaluators_have_the_use
     assert problems(cfg) == [] and cfg.INPUT.CROP.SCALE == 0.25
 
 
+def test_a_transform_in_place_of_ours_may_have_arguments_without_defaults(folder):
+    @TRANSFORM_REGISTRY.register(node="REA", replace=True)
+    class Erase:
+        def __init__(self, prob, share):
+            pass
+
+        def __call__(self, image):
+            return image
+
+    words = ["MODEL.DEVICE", "cpu", "INPUT.REA.ENABLED", True]
+    cfg = load_config("Digits/sap_tcm.yml", words)
+    assert cfg.INPUT.REA.PROB == 0.5
+    assert problems(cfg) == [f"INPUT.REA.SHARE must be set: REA of {__name__} has no default for it"]
+    assert problems(load_config("Digits/sap_tcm.yml", [*words, "INPUT.REA.SHARE", 0.1])) == []
+
+
 def test_old_names_of_layers_are_those_of_a_users_head_unless_it_is_built_on_ours(folder):
     @REID_HEADS_REGISTRY.register()
     class Old(nn.Module):
@@ -164,6 +185,42 @@ def test_old_names_of_layers_are_those_of_a_users_head_unless_it_is_built_on_our
     heads = {name: load_config("old.yml", ["MODEL.HEADS.NAME", name]).MODEL.HEADS for name in ("Old", "OnOurs")}
     assert (heads["Old"].POOL_LAYER, heads["Old"].CLS_LAYER) == ("avgpool", "linear")
     assert (heads["OnOurs"].POOL_LAYER, heads["OnOurs"].CLS_LAYER) == ("GlobalAvgPool", "Linear")
+
+
+def test_old_names_and_keys_that_a_project_has_keep_its_meaning(folder):
+    @REID_HEADS_REGISTRY.register()
+    class BNneckHead(EmbeddingHead):
+        pass
+
+    @SCHEDULER_REGISTRY.register()
+    def WarmupMultiStepLR(optimizer, steps_per_epoch):
+        return torch.optim.lr_scheduler.StepLR(optimizer, steps_per_epoch)
+
+    @BACKBONE_REGISTRY.register()
+    def build_hrnet_backbone(cfg):
+        return nn.Conv2d(3, {"18": 8}[cfg.MODEL.BACKBONE.DEPTH], 3)
+
+    @LOSS_REGISTRY.register("CircleLoss", replace=True)
+    def circle(embeddings, labels, alpha=64.0):
+        return embeddings.mean()
+
+    @CONFIG_REGISTRY.register()
+    def add_my_config(cfg):
+        cfg.TEST.RECALLS = [1, 2]
+        cfg.DATALOADER.PK_SAMPLER = False
+        cfg.SOLVER.update({"LOG_PERIOD": 200, "SWA": 0, "MAX_ITER": 7})
+
+    network = {
+        "HEADS": {"NAME": "BNneckHead"},
+        "BACKBONE": {"NAME": "build_hrnet_backbone", "DEPTH": "18"},
+        "LOSSES": {"CIRCLE": {"ALPHA": 32}},
+    }
+    solver = {"SCHED": "WarmupMultiStepLR", "LOG_PERIOD": 50, "SWA": 0, "MAX_ITER": 9}
+    tree = {"MODEL": network, "DATALOADER": {"PK_SAMPLER": True}, "SOLVER": solver, "TEST": {"RECALLS": [3]}}
+    (folder / "mine.yml").write_text(yaml.safe_dump(tree))
+    read = read_config("mine.yml")
+    assert (read.notes, read.lines) == ([], [])
+    assert {key: value_of(read.cfg, key) for key, _ in leaves(tree)} == dict(leaves(tree))
 
 
 def test_a_key_in_the_place_of_a_transforms_node_is_named(folder):
@@ -335,6 +392,47 @@ def test_a_head_may_squeeze_the_batch_of_the_dry_run(folder):
 
     words = ["MODEL.DEVICE", "cpu", "MODEL.LOSSES.NAME", ("TCMLoss",), "MODEL.HEADS.NAME", "Squeezed"]
     assert problems(load_config("Digits/sap_tcm.yml", words)) == []
+
+
+def test_a_head_with_a_classifier_embeds_with_the_classes_of_the_config(folder):
+    @REID_HEADS_REGISTRY.register()
+    class Classifies(nn.Module):
+        def __init__(self, cfg):
+            super().__init__()
+            self.classifier = nn.Linear(cfg.MODEL.BACKBONE.FEAT_DIM, cfg.MODEL.HEADS.NUM_CLASSES)
+
+        def forward(self, features, targets=None):
+            return features.mean((2, 3))
+
+    words = ["MODEL.HEADS.NAME", "Classifies", "MODEL.DEVICE", "cpu", "MODEL.WEIGHTS", "w.pth"]
+    cfg = load_config("Digits/sap_tcm.yml", [*words, "MODEL.HEADS.NUM_CLASSES", 4])
+    torch.save(build_model(cfg).state_dict(), "w.pth")
+    (folder / "config.yaml").write_text(cfg.dump())
+    assert PixelsToEmbedding.load(load_for_embedding("config.yaml")).embedding_dim == 64
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch's, about a layer without outputs
+        with pytest.raises(UserError, match=r"model \(0, 64\).*\n  Set MODEL\.HEADS\.NUM_CLASSES to"):
+            PixelsToEmbedding.load(load_for_embedding("Digits/sap_tcm.yml", words))
+
+
+def test_a_head_may_group_the_images_of_an_identity(folder):
+    @REID_HEADS_REGISTRY.register()
+    class Grouped(EmbeddingHead):
+        def __init__(self, cfg):
+            super().__init__(cfg)
+            self.images = cfg.DATALOADER.NUM_INSTANCE
+
+        def forward(self, features, targets=None):
+            outputs = super().forward(features, targets)
+            if self.training:
+                outputs["features"].view(-1, self.images, 64)
+            return outputs
+
+    words = ["MODEL.DEVICE", "cpu", "MODEL.HEADS.NAME", "Grouped", "DATALOADER.NUM_INSTANCE", 3]
+    words += ["MODEL.LOSSES.NAME", ("ProxyAnchorLoss",), "SOLVER.IMS_PER_BATCH", 30]
+    cfg = load_config("Digits/sap_tcm.yml", words)
+    assert problems(cfg) == []
+    TrainingModule(cfg, DataModule(cfg))
 
 
 def test_an_error_of_a_part_does_not_hide_the_report_on_other_files(folder):

@@ -238,6 +238,11 @@ def test_a_name_of_ours_is_replaced_only_on_request_and_with_a_line(folder, capl
     assert loss(torch.ones(2, 2), torch.arange(2)).item() == 4.5
 
 
+def test_a_part_in_place_of_its_name_is_refused(folder):
+    with pytest.raises(UserError, match=r"takes the name of a part; got <class.*Plain'>\. Write register\(\)\(Plain\)"):
+        LOSS_REGISTRY.register(Plain)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("name", "node"), [("Mine", "MS"), ("MSLoss", "MS"), ("TripletMarginLoss", "MS")])
 def test_a_part_replaces_the_one_that_has_its_node(folder, name, node):
     with pytest.raises(UserError, match="or with replace=True"):

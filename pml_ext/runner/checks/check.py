@@ -211,10 +211,10 @@ def _guess(cfg: CN) -> dict[str, int]:
 
 
 def _run(network: nn.Module, cfg: CN, size: list[int], *, method: str = "__call__") -> Any:
-    """Returns the outputs of a batch of two images; None if the network reads a column that only data have."""
-    count = 2  # `squeeze` drops a batch of one
+    """Returns the outputs of a batch of two classes; None if the network reads a column that only data have."""
+    count = 2 * max(cfg.DATALOADER.NUM_INSTANCE, 1)  # a head may group an identity's images
     images = torch.zeros(count, len(cfg.MODEL.PIXEL_MEAN), size[0], size[-1])
-    numbers = torch.zeros(count, dtype=torch.long)
+    numbers = torch.arange(2).repeat_interleave(count // 2)
     batch = {"images": images, "targets": numbers, "camids": numbers, "img_paths": [""] * count}
     try:
         return getattr(network, method)(batch)

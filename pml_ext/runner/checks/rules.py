@@ -61,15 +61,17 @@ _AS_USERS_DATA = (
     "--import its module: guide EXTENDING.md"
 )
 _DISTILLATION = "knowledge distillation is not supported"
+_ATTRIBUTES = "attribute recognition is not supported"
+_PARTIAL = "partial ReID's spatial reconstruction is not supported"
 _PATCH = 16  # patch size of build_vit_backbone
 
 # FastReID's other parts -> why they are not supported, and an alternative
 ARCHITECTURES_NOT_BUILT = {
-    "Distiller": "knowledge distillation is not supported",
-    "PartialBaseline": "partial ReID's spatial reconstruction is not supported",
+    "Distiller": _DISTILLATION,
+    "PartialBaseline": _PARTIAL,
     "MoCo": "momentum contrast and its queue are not supported",
-    "AttrBaseline": "attribute recognition is not supported",
-    "DSRBaseline": "partial ReID's spatial reconstruction is not supported",
+    "AttrBaseline": _ATTRIBUTES,
+    "DSRBaseline": _PARTIAL,
 }
 _OTHER_NAMES = "its parameters have other names in timm, so FastReID's weights would not load"
 BACKBONES_NOT_BUILT = {
@@ -81,10 +83,10 @@ BACKBONES_NOT_BUILT = {
 NORMS_NOT_BUILT = {"GhostBN": "batch norm over parts of the batch is not supported"}
 HEADS_NOT_BUILT = {
     "ClasHead": "it tests class scores, not embeddings",
-    "AttrHead": "attribute recognition is not supported",
-    "DSRHead": "partial ReID's spatial reconstruction is not supported",
+    "AttrHead": _ATTRIBUTES,
+    "DSRHead": _PARTIAL,
 }
-LOSSES_NOT_BUILT = {"BinaryCrossEntropyLoss": "attribute recognition is not supported"}
+LOSSES_NOT_BUILT = {"BinaryCrossEntropyLoss": _ATTRIBUTES}
 
 
 def _depth(options: CN) -> Iterator[Problem]:

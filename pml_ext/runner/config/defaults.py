@@ -193,7 +193,8 @@ def _package_defaults() -> CN:
     cfg.MODEL.MINER.update(_nodes(MINER_REGISTRY))
     for entry in TRANSFORM_REGISTRY.users_parts():
         if entry.node in cfg.INPUT:
-            cfg.INPUT[entry.node].update({key: default for key, (_, default) in keys_of(entry).items()})
+            defaults = {key: default for key, (_, default) in keys_of(entry).items() if default is not REQUIRED}
+            cfg.INPUT[entry.node].update(defaults)
     return cfg
 
 
@@ -210,7 +211,6 @@ def _nodes(registry: Registry) -> dict[str, CN]:
 
 
 def projects_keys() -> list[str]:
-    """Returns the keys that CONFIG_REGISTRY's functions have added below MODEL or in new nodes."""
+    """Returns the keys that CONFIG_REGISTRY's functions have added."""
     known = dict(leaves(_package_defaults()))
-    others = tuple(f"{node}." for node in _DEFAULTS if node != "MODEL")
-    return [key for key, _ in leaves(get_cfg()) if key not in known and not key.startswith(others)]
+    return [key for key, _ in leaves(get_cfg()) if key not in known]

@@ -15,7 +15,7 @@ from pml_ext.runner.config.defaults import PACKAGE_KEYS, get_cfg
 from pml_ext.runner.config.files import CONFIGS
 from pml_ext.runner.config.old_spellings import WITHOUT_MEANING, File, modernise
 from pml_ext.runner.config.part_keys import REQUIRED, keys_of_node, nodes_in
-from pml_ext.runner.config.yaml_file import read_tree, shown
+from pml_ext.runner.config.yaml_file import leaves, read_tree, shown
 from pml_ext.runner.registry import imported, require_imported
 
 log = logging.getLogger("pml_ext")
@@ -90,7 +90,8 @@ def read_config(config_file: str | Path | None, overrides: Sequence[Any] | None 
         words[key] = _literal(value) if _node(cfg, key) is None else value
     files.append(File(COMMAND_LINE, words))
     about_miner = _drop_miner_of_other_losses(files)
-    settings, notes = modernise(files, COMMAND_LINE)
+    declared = dict(leaves(cfg)).keys() - PACKAGE_KEYS
+    settings, notes = modernise(files, COMMAND_LINE, declared)
     if "IMPORTS" in settings:
         names = _coerce(settings["IMPORTS"].value, cfg.IMPORTS, "IMPORTS", "the config")
         require_imported(map(str, names), str(config_file or "it"))

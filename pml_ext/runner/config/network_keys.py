@@ -10,6 +10,7 @@ from yacs.config import CfgNode as CN
 from pml_ext.runner.config.defaults import get_cfg, projects_keys
 from pml_ext.runner.config.load import accepted, read_config
 from pml_ext.runner.config.yaml_file import leaves, value_of
+from pml_ext.runner.registry import META_ARCH_REGISTRY, REID_HEADS_REGISTRY
 
 log = logging.getLogger("pml_ext")
 
@@ -46,10 +47,19 @@ def load_for_embedding(config_file: str | Path | None, overrides: list[str] | No
         node, _, name = key.rpartition(".")
         value_of(cfg, node)[name] = value_of(accepted_config, key)
     cfg.MODEL.BACKBONE.PRETRAIN = False  # MODEL.WEIGHTS replace every weight, so nothing is downloaded
+    if has_users_parts(cfg):  # they may have a classifier, whose weights are loaded
+        return cfg
     classifier = get_cfg().MODEL.HEADS
     for name in ("CLS_LAYER", "NUM_CLASSES", "PFC", "MARGIN", "SCALE", "FILTER_COSINE"):
         cfg.MODEL.HEADS[name] = classifier[name]
     return cfg
+
+
+def has_users_parts(cfg: CN) -> bool:
+    """Returns whether the architecture or head is user-defined; it may then need NUM_CLASSES."""
+    model = cfg.MODEL
+    entries = [META_ARCH_REGISTRY.entry(model.META_ARCHITECTURE), REID_HEADS_REGISTRY.entry(model.HEADS.NAME)]
+    return any(not entry.is_ours for entry in entries)
 
 
 def shaping(cfg: CN) -> dict[str, Any]:
@@ -64,7 +74,7 @@ def config_of(keys: Mapping[str, Any]) -> CN:
 
 
 def _shaping_keys() -> tuple[str, ...]:
-    """Returns SHAPING, and the keys that a project has added to MODEL or in new nodes."""
+    """Returns SHAPING, and the keys that a project has added, except those of losses and miners."""
     return (*SHAPING, *(key for key in projects_keys() if not key.startswith(_ONLY_FOR_TRAINING)))
 
 

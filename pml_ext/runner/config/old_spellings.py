@@ -7,10 +7,11 @@
 | 0.3, 1.0 | March 2021 | SOLVER.MAX_EPOCH, still DO_PAD, PK_SAMPLER, FP16_ENABLED and lower-case layer names |
 """
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from pml_ext.runner.config.yaml_file import shown
-from pml_ext.runner.registry import REID_HEADS_REGISTRY
+from pml_ext.runner.registry import BACKBONE_REGISTRY, REID_HEADS_REGISTRY, SCHEDULER_REGISTRY, Registry
 
 
 class File(NamedTuple):
@@ -107,16 +108,18 @@ _OF_1_0: dict[str, Any] = {"DATALOADER.SAMPLER_TRAIN": "NaiveIdentitySampler", "
 _LAYER, _SCALE, _SAMPLER = "MODEL.HEADS.CLS_LAYER", "MODEL.HEADS.SCALE", "DATALOADER.SAMPLER_TRAIN"
 
 
-def modernise(files: list[File], command_line: str) -> tuple[Settings, list[str]]:
+def modernise(files: list[File], command_line: str, declared: Collection[str]) -> tuple[Settings, list[str]]:
     """Returns the keys of all files in the current spelling, and a note for each replacement. Later files override.
 
-    An old key whose value has no meaning here is kept, and later rejected as unknown.
+    An old key whose value has no meaning here is kept, and later rejected as unknown. Keys that a project declares
+    and names that it registers are not old spellings.
 
     Args:
         files: base first.
         command_line: source whose old spellings do not make a config old.
+        declared: keys of the project's functions and of registered parts.
     """
-    old = _Old(files, command_line)
+    old = _Old(files, command_line, declared)
     for file in files:
         for key, value in file.keys.items():
             old.read(key, value, file.source)
@@ -130,31 +133,42 @@ def modernise(files: list[File], command_line: str) -> tuple[Settings, list[str]
     return old.settings, old.notes
 
 
+def _is_users_part(name: object, registry: Registry) -> bool:
+    return isinstance(name, str) and name in registry and not registry.entry(name).is_ours
+
+
 def _is_users_head(name: object) -> bool:
     """Returns whether a head is a user's, and not a subclass of ours, which reads the current names of layers."""
-    if not isinstance(name, str) or name not in REID_HEADS_REGISTRY:
+    if not _is_users_part(name, REID_HEADS_REGISTRY):
         return False
-    kinds = getattr(REID_HEADS_REGISTRY.get(name), "__mro__", ())
-    return not REID_HEADS_REGISTRY.entry(name).is_ours and not any(k.__module__.startswith("pml_ext.") for k in kinds)
+    kinds = getattr(REID_HEADS_REGISTRY.get(str(name)), "__mro__", ())
+    return not any(kind.__module__.startswith("pml_ext.") for kind in kinds)
 
 
 class _Old:
     """Settings during conversion to the current spelling."""
 
-    def __init__(self, files: list[File], command_line: str) -> None:
+    def __init__(self, files: list[File], command_line: str, declared: Collection[str]) -> None:
         self.settings: Settings = {}
+        self.declared = declared
         self.notes: list[str] = []
         self.command_line = command_line
         self.is_old = False
         """Whether a file has an old spelling, so that the old defaults apply."""
 
         def values_of(*keys: str) -> list[Any]:
-            return [file.keys[key] for key in keys for file in files if file.keys.get(key) is not None]
+            old_keys = [key for key in keys if key not in declared]
+            return [file.keys[key] for key in old_keys for file in files if file.keys.get(key) is not None]
 
-        self.is_first = bool(values_of("MODEL.HEADS.IN_FEAT")) or "BNneckHead" in values_of("MODEL.HEADS.NAME")
+        self.names = dict(NAMES)
+        """Old names of our parts."""
+        for key, registry in (("MODEL.HEADS.NAME", REID_HEADS_REGISTRY), ("SOLVER.SCHED", SCHEDULER_REGISTRY)):
+            self.names[key] = {old: name for old, name in NAMES[key].items() if not _is_users_part(old, registry)}
+        has_old_head = any(name in [*self.names["MODEL.HEADS.NAME"]] for name in values_of("MODEL.HEADS.NAME"))
+        self.is_first = bool(values_of("MODEL.HEADS.IN_FEAT")) or has_old_head
         """Whether this is version 0.1."""
         iterations = values_of("SOLVER.MAX_ITER")[-1:]
-        has_old_schedule = any(name in [*NAMES["SOLVER.SCHED"]] for name in values_of("SOLVER.SCHED"))
+        has_old_schedule = any(name in [*self.names["SOLVER.SCHED"]] for name in values_of("SOLVER.SCHED"))
         counts = has_old_schedule or bool(iterations + values_of("SOLVER.DELAY_ITERS"))
         self.by_epochs = counts and all(isinstance(n, int | float) and n <= _MOST_EPOCHS for n in iterations)
         """Whether the schedule is in epochs, as in 0.2; before July 2020 it was in iterations."""
@@ -162,6 +176,8 @@ class _Old:
         heads = values_of("MODEL.HEADS.NAME")[-1:]
         self.has_users_head = any(map(_is_users_head, heads))
         """Whether the names of layers are those of a user's head."""
+        backbones = values_of("MODEL.BACKBONE.NAME")[-1:]
+        self.has_users_backbone = any(_is_users_part(name, BACKBONE_REGISTRY) for name in backbones)
 
     @property
     def is_1_0(self) -> bool:
@@ -189,17 +205,21 @@ class _Old:
 
     def read(self, key: str, value: Any, source: str) -> None:
         """Reads one key of a file."""
+        if key in self.declared:
+            self.put(key, value, source)
+            return
         if key in self.renamed and value is not None:
             self.put(self.renamed[key], value, source, key)
             return
         new, today = key, value
         if self.has_users_head and key in ("MODEL.HEADS.POOL_LAYER", "MODEL.HEADS.CLS_LAYER"):
             pass
-        elif key in NAMES and isinstance(value, str):
-            names = NAMES[key] | (_TRAINED_POWER.get(key, {}) if self.is_first else {})
+        elif key in self.names and isinstance(value, str):
+            names = self.names[key] | (_TRAINED_POWER.get(key, {}) if self.is_first else {})
             today = names.get(value, value)
-        elif key == "MODEL.BACKBONE.DEPTH" and type(value) in (int, str) and str(value).isdecimal():
-            today = f"{value}x"
+        elif key == "MODEL.BACKBONE.DEPTH" and not self.has_users_backbone:
+            is_number = type(value) in (int, str) and str(value).isdecimal()
+            today = f"{value}x" if is_number else value
         elif key == "MODEL.OPEN_LAYERS":  # in 0.1 the parts that train during FREEZE_ITERS, not those that do not
             opened = [value] if isinstance(value, str) else value
             if isinstance(opened, list | tuple) and all(part in ("", "backbone", "heads") for part in opened):
@@ -212,14 +232,14 @@ class _Old:
         for key in (*_IGNORED, *_IGNORED_IF_FALSE):
             value = self.value(key)
             is_on = value.get("ENABLED", False) if isinstance(value, dict) else value
-            if value is not None and (key in _IGNORED or not is_on):
+            if value is not None and key not in self.declared and (key in _IGNORED or not is_on):
                 source = self.settings.pop(key).source
                 self.notes.append(f"{source}: {key} has no effect and is ignored")
 
     def read_sampler(self) -> None:
         """Converts PK_SAMPLER and NAIVE_WAY, possibly from two files, to one sampler name."""
         keys = "DATALOADER.PK_SAMPLER", "DATALOADER.NAIVE_WAY"
-        old_keys = [key for key in self.settings if key in keys]
+        old_keys = [key for key in self.settings if key in keys and key not in self.declared]
         # NAIVE_WAY's default was False until December 2020.
         by_identity, naive = self.value(keys[0], True), self.value(keys[1], self.is_1_0)
         if old_keys and isinstance(by_identity, bool) and isinstance(naive, bool):
@@ -251,11 +271,9 @@ class _Old:
             wanted |= _UNTIL_0_2
         elif self.is_1_0:
             wanted |= _OF_1_0
-        for switch in ("AUTOAUG", "AUGMIX"):
+        for switch in ("AUTOAUG", "AUGMIX", "CJ"):
             if not self.value(f"INPUT.{switch}.ENABLED"):
                 wanted.pop(f"INPUT.{switch}.PROB", None)
-        if not self.value("INPUT.CJ.ENABLED"):
-            wanted.pop("INPUT.CJ.PROB", None)
         if self.value("SOLVER.OPT", "Adam") != "SGD" or self.value("SOLVER.MOMENTUM") == 0:
             wanted.pop("SOLVER.NESTEROV", None)
         missing = {key: value for key, value in wanted.items() if self.value(key) is None}

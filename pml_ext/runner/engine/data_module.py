@@ -112,10 +112,10 @@ class DataModule(lightning.LightningDataModule):
         return {**batch, "images": as_float(batch["images"])}
 
     def example(self) -> dict[str, Any]:
-        """Returns a batch of two training images."""
+        """Returns a batch of training images, as many as a joint batch has of two classes."""
         assert self.train_set is not None
         images = SeededImages(self.train_set, self.transform)
-        rows = torch.arange(2) % len(self.train_set)
+        rows = torch.arange(2 * max(self.cfg.DATALOADER.NUM_INSTANCE, 1)) % len(self.train_set)
         batch = collate([images[Drawn(row, seed=0)] for row in rows.tolist()])
         return self.on_after_batch_transfer(batch, 0)
 

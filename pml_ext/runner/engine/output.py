@@ -12,7 +12,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._shared.errors import UserError
 from pml_ext._shared.files import locked
-from pml_ext.runner.config.files import CHECKPOINTS, EVAL_METRICS, EVALUATION, METRICS
+from pml_ext.runner.config.files import CHECKPOINTS, EVAL_METRICS, EVALUATION, LAST, METRICS
 from pml_ext.runner.data.datasets import USERS_DATA, aliases_of
 from pml_ext.runner.data.datasets.image_files import dataset_root
 from pml_ext.runner.engine.checkpoints import CLASS_FOLDERS
@@ -94,6 +94,9 @@ def prepare_folder(output: Path, weights: str, *, resume: bool, overwrite: bool)
 
     weights: MODEL.WEIGHTS.
     """
+    if resume and (output / "last_checkpoint").exists() and not (output / CHECKPOINTS / LAST).exists():
+        advice = "start from the weights that last_checkpoint names with MODEL.WEIGHTS, in another OUTPUT_DIR"
+        raise UserError(f"OUTPUT_DIR {output} holds a run of FastReID, which --resume cannot continue: {advice}")
     if resume:
         (output / STARTING).unlink(missing_ok=True)
         return

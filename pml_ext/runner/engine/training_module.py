@@ -24,6 +24,7 @@ from pml_ext._shared.text import first_of
 from pml_ext.inspection import shares_of_values
 from pml_ext.losses import DiscriminativeLoss, PartialFC, step_by_rows
 from pml_ext.runner.config.files import CHECKPOINTS
+from pml_ext.runner.config.network_keys import has_users_parts
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.runner.data.samplers import steps_per_epoch
 from pml_ext.runner.engine.callbacks import bound_statistics, is_recorded
@@ -34,7 +35,7 @@ from pml_ext.runner.evaluation.collapse import EpochLosses, describe_collapse
 from pml_ext.runner.evaluation.run_metrics import Evaluation, Features, device_with_room
 from pml_ext.runner.evaluation.selected_metrics import KEEP_LAST
 from pml_ext.runner.evaluation.user_evaluator import build_evaluators, rows_in_order
-from pml_ext.runner.modeling.architectures import build_model, has_users_parts, overrides_forward
+from pml_ext.runner.modeling.architectures import build_model, overrides_forward
 from pml_ext.runner.modeling.backbones.registration import with_trained_norms
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
 from pml_ext.runner.modeling.heads import build_partial_fc
@@ -401,7 +402,7 @@ class TrainingModule(lightning.LightningModule):
 
 
 def _output_sizes(model: Any, data: DataModule) -> Callable[[str], int]:
-    """Returns the columns of an architecture's training outputs, from two images if a loss needs them."""
+    """Returns the columns of an architecture's training outputs, from a few images if a loss needs them."""
 
     @cache
     def outputs() -> Outputs:

@@ -11,8 +11,9 @@ import torch
 from PIL import Image
 
 from pml_ext._shared.errors import UserError
+from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
-from pml_ext.runner.data.datasets import load
+from pml_ext.runner.data.datasets import load, load_train_set
 from pml_ext.runner.data.datasets.image_dataset import ImageDataset, data_set_of
 from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet
 from pml_ext.runner.data.samplers import Items
@@ -82,6 +83,20 @@ def test_paths_bytes_and_functions_of_texts_and_numbers(tmp_path):
     images = [*found.train.images, *found.query.images, *found.gallery.images]
     assert [image.unique().tolist() for image in images] == [[7], [7], [8], [9], [10]]
     assert all(image.shape == (3, 6, 4) and image.dtype == torch.uint8 for image in images)
+
+
+@pytest.mark.parametrize(
+    ("query", "distractor", "junk_pids", "count"),
+    [(5, 0, [0, -1], 4), ("cup", "clutter", ["clutter"], 4), ("cup", "clutter", [0, -1], 5)],
+)
+def test_junk_pids_are_distractors_of_the_tests(query, distractor, junk_pids, count, tmp_path):
+    items = [(encoded(1), query, 0), (encoded(2), distractor, 1), (encoded(3), type(query)(-1), 2)]
+    data = read(items[:2], items[:1], items, _junk_pids=junk_pids)
+    assert data.gallery is not None
+    assert [data.gallery.name_of(identity) for identity in data.gallery.identities] == [str(item[1]) for item in items]
+    options = get_cfg().DATASETS
+    options.update({"ROOT": str(tmp_path), "NAMES": ("Warehouse",), "COMBINEALL": True})
+    assert (len(data.train), len(load_train_set(options, grey=False))) == (2, count)
 
 
 def test_further_columns_are_in_batches_and_in_the_samplers_items():

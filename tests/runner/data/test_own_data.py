@@ -53,6 +53,16 @@ def test_a_csv(tmp_path):
     assert data.train.images[0].shape == (3, 12, 6)
 
 
+def test_an_identity_in_several_parts_of_a_table_is_one_class(tmp_path):
+    write(tmp_path, *(f"{number}.jpg" for number in range(4)))
+    rows = ["path,identity,split", "0.jpg,b,train", "1.jpg,a,query", "2.jpg,b,gallery", "3.jpg,-1,gallery"]
+    write(tmp_path, "people.csv", content="\n".join(rows).encode())
+    for names in (("file:people.csv",), ("people",), ("file:people.csv", "people")):
+        combined = options(tmp_path, names, (), ALIASES=("people=file:people.csv",), COMBINEALL=True)
+        labels = load_train_set(combined, grey=False).labels.reshape(len(names), 3)
+        assert labels.tolist() == [[1, 0, 1], [3, 2, 3]][: len(names)]
+
+
 def test_without_cameras_or_gallery_queries_search_each_other(tmp_path):
     data = read("file:people.csv", tmp_path, "split,path,identity\nquery,1.jpg,7\nquery,2.jpg,7\n")
     assert data.gallery is None and len(data.train) == 0

@@ -51,6 +51,16 @@ def test_a_restart_does_not_go_on_from_the_run_that_is_replaced(overwrite, tmp_p
     assert not (tmp_path / STARTING).exists()
 
 
+def test_a_run_of_fastreid_is_not_resumed(tmp_path):
+    (tmp_path / "last_checkpoint").touch()
+    prepare_folder(tmp_path, "", resume=False, overwrite=False)
+    with pytest.raises(UserError, match=r"of FastReID, .* start from the weights that last_checkpoint names"):
+        prepare_folder(tmp_path, "", resume=True, overwrite=False)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "last.ckpt").touch()
+    prepare_folder(tmp_path, "", resume=True, overwrite=False)
+
+
 @pytest.mark.parametrize("whole_run", [False, True])
 def test_what_is_no_longer_true_is_removed_and_named(whole_run, tmp_path, caplog):
     results = ["metrics.json", "threshold_A.html", "threshold_A.json", "threshold_A.png"]

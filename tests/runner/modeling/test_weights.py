@@ -140,7 +140,7 @@ def test_a_changed_byte_is_seen(tmp_path):
         read_state_dict(file)
 
 
-def whole_model(*, classifier="Linear", pool="GeneralizedMeanPoolingP"):
+def whole_model(*, classifier="Linear", pool="GeneralizedMeanPoolingP", saves_pixels=False):
     """A backbone and a head, named as in Baseline."""
     whole = nn.Module()
     whole.backbone = nn.Conv2d(3, 6, 1)
@@ -148,15 +148,16 @@ def whole_model(*, classifier="Linear", pool="GeneralizedMeanPoolingP"):
         feat_dim=6, embedding_dim=0, num_classes=5, pool_type=pool, norm_type="BN", with_bnneck=True,
         neck_feat="after", cls_type=classifier, margin=0.3, scale=8.0,
     )  # fmt: skip
-    whole.register_buffer("pixel_mean", torch.tensor([1.0, 2.0, 3.0]).view(1, 3, 1, 1), persistent=False)
+    whole.register_buffer("pixel_mean", torch.tensor([1.0, 2.0, 3.0]).view(1, 3, 1, 1), persistent=saves_pixels)
     return whole
 
 
 @pytest.mark.parametrize(
     ("wrapped", "old"), [("", False), ("module.", True), ("_orig_mod.module.", True), ("module._orig_mod.", False)]
 )
-def test_fastreids_names_of_a_whole_model(tmp_path, wrapped, old):
-    source, target = whole_model(), whole_model()
+@pytest.mark.parametrize("saves_pixels", [False, True])
+def test_fastreids_names_of_a_whole_model(tmp_path, wrapped, old, saves_pixels):
+    source, target = whole_model(saves_pixels=saves_pixels), whole_model(saves_pixels=saves_pixels)
     nn.init.constant_(source.heads.pool_layer.p, 4.5)  # type: ignore[union-attr, arg-type]
     theirs = {}
     for name, value in source.state_dict().items():

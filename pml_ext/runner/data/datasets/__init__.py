@@ -84,10 +84,10 @@ def load_train_set(options: CN, *, grey: bool, check: ImageCheck | None = None, 
         whole = record_set(Path(options.REC_PATH).expanduser(), grey)
         images = _without_junk(_readable("REC_PATH", "train", whole, (JUNK,), image_check, among=True))
     else:
-        loaded = _load_named(options, "NAMES", grey, cfg).items()
-        images = ImageSet.joined(
-            [part for name, data in loaded for part in _train_parts(name, data, options, image_check)]
-        )
+        sets = []
+        for name, data in _load_named(options, "NAMES", grey, cfg).items():
+            sets += _train_parts(name, data, options, image_check)
+        images = ImageSet.joined(sets)
     if check is None:
         image_check.conclude()
     if not options.RM_LT:
@@ -100,17 +100,23 @@ def load_train_set(options: CN, *, grey: bool, check: ImageCheck | None = None, 
     return images.subset(several)
 
 
-def _train_parts(name: str, data: Loaded, options: CN, check: ImageCheck) -> Iterator[ImageSet]:
-    """Yields the training images of a set; with DATASETS.COMBINEALL also its test images that have an identity."""
-    nobody = _nobody(name, options)
+def _train_parts(name: str, data: Loaded, options: CN, check: ImageCheck) -> list[ImageSet]:
+    """Returns the training images of a set; with DATASETS.COMBINEALL also its test images that have an identity.
+
+    In a user's table or folder an identity is the same in all parts. In other sets the parts share none.
+    """
     train = data.train if isinstance(data, OpenSet) else data
     if not isinstance(train, ImageSet) or not len(train):
         raise UserError(f"DATASETS.NAMES: {name} has no training images")
-    yield _without_junk(_readable(name, "train", train, nobody, check, among=True))
-    if options.COMBINEALL and isinstance(data, OpenSet) and len(data.query):
-        parts = zip(("query", "gallery"), data.parts, strict=False)
-        tests = ImageSet.concatenated([_readable(name, part, images, nobody, check) for part, images in parts])
-        yield tests.subset(np.flatnonzero(~np.isin(tests.identities, nobody)))
+    trained = _without_junk(_readable(name, "train", train, (JUNK,), check, among=True))
+    if not options.COMBINEALL or not isinstance(data, OpenSet) or not len(data.query):
+        return [trained]
+    nobody, parts = _nobody(name, options), zip(("query", "gallery"), data.parts, strict=False)
+    tests = ImageSet.concatenated([_readable(name, part, images, nobody, check) for part, images in parts])
+    tests = tests.subset(np.flatnonzero(_has_identity(tests, nobody)))
+    if read_as(name, options.ALIASES).startswith(tuple(USERS_DATA)):
+        return [ImageSet.concatenated([trained, tests])]
+    return [trained, tests]
 
 
 def _without_junk(images: ImageSet) -> ImageSet:
@@ -196,20 +202,33 @@ def _load_named(options: CN, key: str, grey: bool, cfg: CN | None) -> dict[str, 
     return loaded
 
 
-def _nobody(name: str, options: CN) -> tuple[int, ...]:
+def _nobody(name: str, options: CN) -> tuple[int | str, ...]:
     path = read_as(name, options.ALIASES)
     return data_set(path).nobody if path in DATASET_REGISTRY else (JUNK,)
 
 
+def _has_identity(images: ImageSet, nobody: tuple[int | str, ...]) -> np.ndarray:
+    """Returns the (N,) mask of images that are neither junk nor distractors, by the names of their identities."""
+    names = {str(identity) for identity in nobody}
+    excluded = [identity for identity in np.unique(images.identities).tolist() if images.name_of(identity) in names]
+    return ~np.isin(images.identities, excluded)
+
+
 def _readable(
-    name: str, part: str, images: ImageSet, nobody: tuple[int, ...], check: ImageCheck, *, among: bool = False
+    name: str,
+    part: str,
+    images: ImageSet,
+    nobody: tuple[int | str, ...],
+    check: ImageCheck,
+    *,
+    among: bool = False,
 ) -> ImageSet:
     """Returns the readable images; logs the numbers of images, identities and cameras.
 
     among: whether images match within the part, so that an identity with one image has no match.
     """
     images = check.readable(f"{name}, {part}", images)
-    known = images.identities[~np.isin(images.identities, nobody)]
+    known = images.identities[_has_identity(images, nobody)]
     sizes = np.unique(known, return_counts=True)[1]
     counts = [f"{len(images)} images", f"{len(sizes)} identities"]
     if among and (sizes == 1).any():

@@ -39,7 +39,8 @@ class ImageDataset:
             FastReID. A part that no run uses may be empty. With an empty gallery the queries search each other.
         kwargs: ignored, as in FastReID.
 
-    Results with identities in `_junk_pids` are ignored: they count neither as right nor as wrong.
+    Identity −1 is junk, which neither trains nor counts. Test images of identities in `_junk_pids` are distractors:
+    they count as wrong, and DATASETS.COMBINEALL leaves them out.
 
     >>> from pml_ext.runner.registry import DATASET_REGISTRY
     >>> @DATASET_REGISTRY.register()
@@ -75,7 +76,8 @@ def data_set_of(kind: Callable[..., Any], cfg: CN | None = None) -> DataSet:
     """Returns the DataSet of a registered class, whose constructor gets the config if it has an argument `cfg`."""
     about = qualified_name(kind)
     options = {"cfg": cfg} if "cfg" in inspect.signature(kind).parameters else {}
-    return DataSet(partial(_read, partial(kind, **options), about), about)
+    nobody = (JUNK, *getattr(kind, "_junk_pids", ()))
+    return DataSet(partial(_read, partial(kind, **options), about), about, nobody=nobody)
 
 
 def _read(kind: Callable[..., Any], about: str, root: Path, grey: bool) -> OpenSet:
@@ -149,8 +151,6 @@ def _image_set(
     cameras: np.ndarray,
     identity_names: Mapping[int, str],
 ) -> ImageSet:
-    junk = getattr(data, "_junk_pids", ())
-    identities[[item[1] in junk for item in items]] = JUNK
     sources = [item[0] for item in items]
     names = [str(source) if isinstance(source, (str, Path)) else f"{part} {i}" for i, source in enumerate(sources)]
     images: Sequence[Tensor] = ImageFiles(names, grey)

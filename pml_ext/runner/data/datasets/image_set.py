@@ -183,7 +183,7 @@ class DataSet:
     read: Reader
     about: str
     kind: type[Loaded] = OpenSet
-    nobody: tuple[int, ...] = (JUNK,)
+    nobody: tuple[int | str, ...] = (JUNK,)
     is_made: bool = False
     folder: str = ""
     marks: tuple[str, ...] = ()

@@ -5,9 +5,9 @@ from yacs.config import CfgNode as CN
 
 from pml_ext.runner.modeling.architectures.baseline import Baseline
 from pml_ext.runner.modeling.architectures.mgn import MGN
-from pml_ext.runner.registry import META_ARCH_REGISTRY, REID_HEADS_REGISTRY
+from pml_ext.runner.registry import META_ARCH_REGISTRY
 
-__all__ = ["MGN", "Baseline", "build_model", "has_users_parts", "overrides_forward"]
+__all__ = ["MGN", "Baseline", "build_model", "overrides_forward"]
 
 META_ARCH_REGISTRY.register("FaceBaseline")(Baseline)
 
@@ -31,10 +31,3 @@ def overrides_forward(name: str) -> bool:
     """Returns whether an architecture replaces Baseline's `forward`, so that the trainer gets only its losses."""
     architecture = META_ARCH_REGISTRY.get(name)
     return not isinstance(architecture, type) or getattr(architecture, "forward", None) is not Baseline.forward
-
-
-def has_users_parts(cfg: CN) -> bool:
-    """Returns whether the architecture or head is user-defined; its losses may then need NUM_CLASSES."""
-    model = cfg.MODEL
-    entries = [META_ARCH_REGISTRY.entry(model.META_ARCHITECTURE), REID_HEADS_REGISTRY.entry(model.HEADS.NAME)]
-    return any(not entry.is_ours for entry in entries)

@@ -216,6 +216,8 @@ def fill(
         table = [f"  {kind} ({len(names)}): {first_of(names, SHOWN)}" for kind, names in differences.items() if names]
         if any(name in state and name not in usable for name, _ in module.named_buffers()):
             table.append("  Register a buffer whose shape depends on the data with persistent=False")
+        if any(0 in parameter.shape for parameter in expected.values()):
+            table.append("  Set MODEL.HEADS.NUM_CLASSES to the number of classes in the file")
         if not partly or len(usable) < len(differences["missing"]) + len(differences["of another shape"]):
             raise UserError(f"{path} does not fit the architecture of the config's model:\n" + "\n".join(table))
         log.warning(
@@ -249,7 +251,7 @@ def _by_order(module: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _without_pixels(module: nn.Module, state: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
-    """Returns the tensors without the pixel statistics, which must equal the config's."""
+    """Returns the tensors without pixel statistics that the module does not save; they must equal the config's."""
     for name in _PIXELS:
         buffer, value = getattr(module, name, None), state.get(name)
         if value is None or buffer is None:
@@ -261,4 +263,5 @@ def _without_pixels(module: nn.Module, state: dict[str, Tensor], path: str | Pat
                 f"{path} was trained with MODEL.{name.upper()} {value.flatten()[:SHOWN].tolist()}; "
                 f"the config has {buffer.flatten().tolist()}"
             )
-    return {name: value for name, value in state.items() if name not in _PIXELS}
+    saved = module.state_dict()
+    return {name: value for name, value in state.items() if name in saved or name not in _PIXELS}
