@@ -113,7 +113,7 @@ def write_threshold(
     try:
         report = ThresholdReport.from_embeddings(
             embeddings,
-            labels,
+            np.array(labels),  # an array, as a class folder may be named none
             far=test.THRESHOLD.FAR,
             cameras=known.cameras if known.has_cameras else None,
             opis=opis,
