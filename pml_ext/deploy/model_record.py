@@ -83,10 +83,7 @@ class ModelRecord:
 
     def require(self, what: str | Path, dim: int, checkpoint: Checkpoint | None, advice: str) -> None:
         """Raise UserError unless a file about embeddings belongs to this model."""
-        if dim != self.embedding_dim:
-            raise UserError(
-                f"{what} is about embeddings of {dim} dimensions; the model's embeddings have {self.embedding_dim}"
-            )
+        require_dimensions(what, dim, "the model", self.embedding_dim)
         if checkpoint is None:
             raise UserError(f"{what} records no model, so it may belong to another one: {advice}")
         if checkpoint.sha256 != self.sha256:
@@ -94,6 +91,12 @@ class ModelRecord:
                 f"{what} is of the model {checkpoint.file} (SHA-256 {checkpoint.sha256[:12]}…), the embeddings are of "
                 f"{self.weights} ({self.sha256[:12]}…): {advice}"
             )
+
+
+def require_dimensions(what: str | Path, dim: int, other: str, expected: int) -> None:
+    """Raise a UserError unless a file about embeddings is about those of a model or a gallery, `other`."""
+    if dim != expected:
+        raise UserError(f"{what} is about embeddings of {dim} dimensions; those of {other} have {expected}")
 
 
 def require_one_model(name: str, record: ModelRecord | None, other_name: str, other: ModelRecord | None) -> None:
