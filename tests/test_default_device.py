@@ -22,6 +22,7 @@ from pml_ext.thresholds import ThresholdReport
 from tests.losses.test_contract import FACTORIES, WITHOUT_REFERENCES, batch
 
 ROOMS = ("functional", "losses", "miners", "metrics", "thresholds", "inspection", "_ops", "_shared", "_pml")
+OF_DEPLOY = ("embedder", "gallery", "images", "neighbours", "readers")
 CREATE = (
     "arange",
     "as_tensor",
@@ -48,6 +49,8 @@ def modules():
         yield module
         for found in pkgutil.walk_packages(getattr(module, "__path__", []), f"{module.__name__}."):
             yield importlib.import_module(found.name)
+    for name in OF_DEPLOY:
+        yield importlib.import_module(f"pml_ext.deploy.{name}")
 
 
 MODULES = list(modules())

@@ -160,7 +160,13 @@ def test_a_null_is_missing(read, tmp_path):
         read(tmp_path, [empty, 7.0, empty] if read is npz else [empty, "7", empty], [0, 0, 1], "camera")
 
 
-@pytest.mark.parametrize(("read", "camera"), crossing([*IMAGES, *EMBEDDINGS], ["kamera", "camra", "cam_name"]))
+def test_columns_that_only_start_like_a_camera(tmp_path):
+    for name in ("campus", "campaign", "cambridge"):
+        np.savez(tmp_path / "e.npz", embeddings=np.eye(2), labels=["a", "b"], **{name: [0, 1]})
+        assert read_embeddings(tmp_path / "e.npz").cameras is None
+
+
+@pytest.mark.parametrize(("read", "camera"), crossing([*IMAGES, *EMBEDDINGS], ["kamera", "camra", "camera_nr"]))
 def test_a_misspelt_column_is_refused(read, camera, tmp_path):
     with pytest.raises(UserError, match=f"has no cameras?, but {camera}: name it camera"):
         read(tmp_path, ["a", "b"], [0, 1], camera)
@@ -185,6 +191,16 @@ def test_labels_of_every_type_of_numbers_have_the_same_metrics():
         assert repr(found) == repr(metrics)
     with pytest.raises(UserError, match=r"must have other identities .*; got 3"):
         metrics_among_distractors(query, gallery, LabelledEmbeddings(x[:1], np.array([3.0])))
+
+
+def test_arrays_and_tensors_have_the_same_metrics():
+    x, ids = torch.eye(6).repeat(4, 1) + 0.2 * torch.randn(24, 6), torch.arange(24) % 6
+    expected = standard_metrics(LabelledEmbeddings(x, ids.numpy()))
+    for embeddings, labels in ((x.numpy(), ids.numpy()), (x, ids), (x.numpy(), ids.int())):
+        assert repr(standard_metrics(LabelledEmbeddings(embeddings, labels))) == repr(expected)
+    x[3] = 0
+    with pytest.raises(ValueError, match="the set: embeddings must not be zero vectors"):
+        LabelledEmbeddings(x, ids)
 
 
 COMMANDS = {

@@ -71,7 +71,8 @@ def find_columns(
         raise UserError(f"{file} lacks {', '.join(missing)}; it holds {held}. Expected: {', '.join(columns.values())}")
     others = [name for name in names if name not in places.values() and name not in also]
     for column in {"identity", "camera"} & columns.keys() - places.keys():
-        if similar := [name for name in others if _resembles(name, column)]:
+        known = [name for name in COLUMN_NAMES[column] if len(name) > 4]  # cams resembles campus
+        if similar := [name for name in others if closest(_plain(name), known)]:
             advice = f"name it {columns[column]}, or remove it if it holds something else"
             raise UserError(f"{file} has no {columns[column]}, but {', '.join(similar)}: {advice}")
     return places
@@ -233,8 +234,3 @@ def check_matches(
 
 def _plain(name: str) -> str:
     return re.sub(r"[\W_]", "", name).lower()
-
-
-def _resembles(name: str, column: str) -> bool:
-    plain = _plain(name)
-    return (column == "camera" and plain.startswith("cam")) or bool(closest(plain, COLUMN_NAMES[column]))

@@ -60,6 +60,8 @@ class Argument:
             name, metavar = settings.pop("dest", name.lower()), self.spec
         if metavar:
             settings["metavar"] = metavar
+            if "FILE" in metavar or "FOLDER" in metavar:
+                settings["type"] = os.path.expanduser  # the shell leaves the ~ of --output=~/report as it is
         elif "choices" not in settings:
             settings["action"] = "store_true"
         if "default" in settings:
@@ -111,6 +113,7 @@ COHORT = Argument(
     "Normalise scores by a cohort of other identities: a file of embeddings, a saved cohort.npz, or a share of FILE's "
     "identities to set aside, e.g. 0.3. Repeatable: training samples and a share together [default: plain cosines]",
     action="append",
+    type=os.path.expanduser,
 )
 IMPORTS = Argument(
     "--import MODULE",
@@ -170,7 +173,7 @@ def require_image_folder(folder: str | None, paths: Sequence[str] | None, file: 
     """Raises a UserError unless --images, if given, is a folder with one of a file's images."""
     if folder is None:
         return
-    root = Path(folder).expanduser()
+    root = Path(folder)
     if not root.is_dir():
         raise UserError(f"--images must be an existing folder; got {folder}{closest_path(root)}")
     if paths is None:
@@ -178,6 +181,13 @@ def require_image_folder(folder: str | None, paths: Sequence[str] | None, file: 
     if not any(os.path.isfile(root / path) for path in paths):  # False for a name that is too long
         advice = "; write / between folders, backslashes work on Windows only" if "\\" in paths[0] else ""
         raise UserError(f"--images {folder} has none of the images of {file}, such as {paths[0]}{advice}")
+
+
+def image_folder(options: Namespace, file: str) -> Path:
+    """Returns --images, or else the folder that a file or gallery is in."""
+    if options.images is not None:
+        return Path(options.images)
+    return Path(os.path.abspath(os.path.expanduser(file))).parent
 
 
 def launch_of(options: Namespace) -> "Launch":

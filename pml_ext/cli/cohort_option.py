@@ -8,6 +8,7 @@ import torch
 
 from pml_ext._shared.errors import UserError
 from pml_ext._shared.text import first_of
+from pml_ext.deploy.gallery import is_gallery
 from pml_ext.deploy.model_record import ModelRecord, is_saved_cohort, load_cohort, require_one_model
 from pml_ext.deploy.readers import EmbeddingSet, read_embeddings
 from pml_ext.metrics import CohortNormalization, cohort_mask
@@ -21,8 +22,10 @@ FEWEST_IDENTITIES = 50
 
 
 def require_cohort_file(folder: Path) -> None:
-    """Raise a UserError if the folder's cohort.npz is of something else, so that no embeddings are overwritten."""
+    """Raise a UserError if a cohort in the folder would replace embeddings, or the cohort of a gallery."""
     path = folder / FILE
+    if is_gallery(folder):
+        raise UserError(f"{folder} is a gallery, whose {FILE} must stay. Give another --output")
     if path.is_file() and not is_saved_cohort(str(path)):
         raise UserError(f"{path} is there, and is no saved cohort: give another --output, or move that file")
 

@@ -18,6 +18,7 @@ from pml_ext.cli.arguments import (
     Arguments,
     Command,
     OneOf,
+    image_folder,
     plain_warnings,
     require_image_folder,
 )
@@ -62,7 +63,7 @@ def _print_metrics(options: Namespace) -> None:
     import numpy as np
     import torch
 
-    from pml_ext.cli.cohort_option import FILE, require_cohort_file, take_cohort
+    from pml_ext.cli.cohort_option import take_cohort
     from pml_ext.deploy.model_record import model_of, require_one_model
     from pml_ext.deploy.readers import read_embeddings
     from pml_ext.metrics.labelled_embeddings import (
@@ -83,8 +84,6 @@ def _print_metrics(options: Namespace) -> None:
         "opis": asdict(OPISSettings()),
     }
     folder = Path(options.output)
-    if options.cohort is not None:
-        require_cohort_file(folder)
     files = [options.file] if options.gallery is None else [options.file, options.gallery]
     sets = [read_embeddings(name) for name in files]
     require_one_model(files[0], sets[0].record, files[-1], sets[-1].record)
@@ -113,18 +112,14 @@ def _print_metrics(options: Namespace) -> None:
     embeddings = torch.cat([part.embeddings for part in parts])
     collapse = describe_collapse(name, embeddings, torch.cat([part.labels for part in parts]))
     notes += [collapse] if collapse else []
-    written, later = {"metrics": folder / "metrics.json"}, LaterErrors()
-    with later.collected(written["metrics"]):
-        write_metrics(written["metrics"], {name: values}, **about, notes=notes)
-    if cohort is not None:
-        written["cohort"] = folder / FILE
-        with later.collected(written["cohort"]):
-            cohort.save(written["cohort"], checkpoint=model)
-    print(results_table({name: values}, written, notes=notes))
+    file, later = folder / "metrics.json", LaterErrors()
+    with later.collected(file):
+        write_metrics(file, {name: values}, **about, notes=notes)
+    print(results_table({name: values}, {"metrics": file}, notes=notes))
     if options.report:
         sources = [(data.paths, measured) for data, measured in zip(sets, rows, strict=True)]
         with later.collected(folder / "report.html"):
-            print(f"open {_write_report(folder, name, parts, sources, values, notes, options.images)}")
+            print(f"open {_write_report(folder, name, parts, sources, values, notes, options)}")
     later.raise_together()
 
 
@@ -141,7 +136,7 @@ def _write_report(
     sources: Sequence[tuple[np.ndarray | None, np.ndarray]],
     values: dict[str, float],
     notes: list[str],
-    images: str | None,
+    options: Namespace,
 ) -> Path:
     """Write report.html and its figures; returns its path.
 
@@ -156,7 +151,9 @@ def _write_report(
     from pml_ext.runner.evaluation.run_metrics import Measured
     from pml_ext.runner.report.run_page import write_report
 
-    image_sets = [_image_set(part, *of_part, images) for part, of_part in zip(parts, sources, strict=True)]
+    image_sets = []
+    for part, of_part in zip(parts, sources, strict=True):
+        image_sets.append(_image_set(part, *of_part, image_folder(options, part.name)))
     test_sets = {name: OpenSet(image_sets[0].subset([]), *image_sets)}
     features = {name: [unit_rows(part.without_junk()[0]) for part in parts]}
     facts = {
@@ -172,7 +169,7 @@ def _write_report(
 
 
 def _image_set(
-    part: NumberedEmbeddings, paths_of_rows: np.ndarray | None, rows_in_file: np.ndarray, images: str | None
+    part: NumberedEmbeddings, paths_of_rows: np.ndarray | None, rows_in_file: np.ndarray, folder: Path
 ) -> ImageSet:
     from pml_ext.deploy.readers import images_inside
     from pml_ext.runner.data.datasets.image_files import read_image
@@ -182,8 +179,9 @@ def _image_set(
     names = [f"row {row}" for row in rows_in_file[rows]]
     paths: list[Path | None] = [None] * len(rows)
     if paths_of_rows is not None:
-        names = paths_of_rows[rows].tolist()
-        paths = images_inside(names, images or Path(part.name).parent)
+        listed = paths_of_rows[rows].tolist()
+        paths = images_inside(listed, folder)
+        names = [path or name for path, name in zip(listed, names, strict=True)]
 
     def read(path: Path | None) -> Tensor:
         if path is None:

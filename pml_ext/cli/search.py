@@ -6,14 +6,22 @@ import logging
 import os
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pml_ext._shared.errors import UserError, after_results
 from pml_ext._shared.names import closest_path
 from pml_ext._shared.text import printable
-from pml_ext.cli.arguments import IMPORTS, KEY_AMONG_FILES, Argument, Command, plain_warnings, require_image_folder
+from pml_ext.cli.arguments import (
+    IMPORTS,
+    KEY_AMONG_FILES,
+    Argument,
+    Command,
+    image_folder,
+    plain_warnings,
+    require_image_folder,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,20 +61,22 @@ def _search(options: Namespace) -> None:
 
     name = options.gallery
     check_whole(options.k, "k", 1)
-    target = open_embeddings(name)
+    everything = open_embeddings(name)
+    target, rows_of_file = _without_junk(everything, name)
     paths, _ = target.describe(range(min(target.rows, _CHECKED)))
     require_image_folder(options.images, [*filter(None, paths)] or None, name)
     report = None if options.threshold is None else _load_threshold(options.threshold, name, target)
     queries = _embed_queries(options, target)
     facts = {"gallery": f"{name}, {target.rows:,} rows of {target.dim} dimensions"}
     neighbours = search(target, target.as_queries(queries.embeddings), options.k)
+    neighbours = replace(neighbours, rows=rows_of_file[neighbours.rows])
     kind = "cosine"
     if target.cohort is not None:
         kind, facts["scores"] = "score", describe_scores(target.cohort)
     least = None
     if report is not None:
         least, facts["threshold"] = report.cosine, _describe_threshold(report, options.threshold, target, kind)
-    names, images = _describe_hits(target, neighbours, options)
+    names, images = _describe_hits(everything, neighbours, options)
     lines, answers = list[str](), list[Answer]()
     for place, query in enumerate(queries.names):
         hits = list[Hit]()
@@ -80,6 +90,20 @@ def _search(options: Namespace) -> None:
         with after_results(options.output):
             write_hits(options.output, answers, facts, score_name=kind)
         print(f"open {options.output}")
+
+
+def _without_junk(everything: AnyGallery, name: str) -> tuple[AnyGallery, np.ndarray]:
+    """Returns a gallery or file without junk, which metrics and thresholds ignore as well, and its row numbers."""
+    import numpy as np
+
+    from pml_ext.deploy.gallery import Gallery
+
+    if isinstance(everything, Gallery):
+        return everything, np.arange(everything.rows)
+    rows = np.flatnonzero(~everything.is_junk)
+    if not len(rows):
+        raise UserError(f"{name} has junk only, samples of label -1. Give a file with other labels")
+    return everything.take(rows), rows
 
 
 @dataclass(frozen=True)
@@ -167,16 +191,13 @@ def _load_embedder(record: ModelRecord | None, gallery: str, overrides: Sequence
 
 def _load_threshold(path: str, gallery: str, target: AnyGallery) -> ThresholdReport:
     """Load a threshold report; UserError unless it applies to the gallery's scores."""
-    from pml_ext.deploy.model_record import describe_scores, load_report_of
+    from pml_ext.deploy.model_record import describe_scores, load_report_of, require_dimensions
     from pml_ext.thresholds.samples import is_same_cohort
 
     report = load_report_of(path, target.record)
     if target.record is None:
         log.warning("%s does not record its model. Make sure that it is the model of %s", gallery, path)
-        if report.embedding_dim != target.dim:
-            raise UserError(
-                f"{path} is about embeddings of {report.embedding_dim} dimensions; {gallery} has {target.dim}"
-            )
+        require_dimensions(path, report.embedding_dim, gallery, target.dim)
     wanted, cohort = report.normalization, target.cohort
     if not is_same_cohort(cohort, wanted):
         raise UserError(
@@ -243,7 +264,7 @@ def _describe_hits(
     paths, labels = target.describe(rows)
     images: list[Path | None] = [None] * len(rows)
     if options.output is not None and any(paths):
-        folder = options.images or Path(os.path.abspath(options.gallery)).parent
+        folder = image_folder(options, options.gallery)
         images = images_inside(paths, folder)
         if not any(image is not None and os.path.exists(image) for image in images):
             log.warning("the page shows no images, as %s has none of the %d hits. Give --images the folder that the "
@@ -258,7 +279,7 @@ def _describe_hits(
 
 def _warn_of_lost_images(paths: Sequence[Path]) -> None:
     """Log hits whose images were deleted or renamed since they were embedded."""
-    lost = [path for path in paths if not path.exists()]
+    lost = [path for path in paths if _is_lost(path)]
     has_moved = len(lost) == len(paths) and not any(path.parent.exists() for path in lost)  # without its images
     if lost and not has_moved:
         log.warning(
@@ -266,6 +287,14 @@ def _warn_of_lost_images(paths: Sequence[Path]) -> None:
             "pml-ext embed --prune",
             len(lost), len(paths), lost[0],
         )  # fmt: skip
+
+
+def _is_lost(path: Path) -> bool:
+    """Returns whether an image no longer exists; False for one in another user's folder, which may exist."""
+    try:
+        return not path.exists()
+    except PermissionError:
+        return False
 
 
 def _line(number: int, hit: Hit) -> str:

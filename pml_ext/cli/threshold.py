@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from pml_ext.cli.arguments import (
     Command,
     OneOf,
     errors_of_file,
+    image_folder,
     plain_warnings,
     require_image_folder,
 )
@@ -149,12 +151,12 @@ def _search_plan(options: Namespace, data: EmbeddingSet) -> SearchPlan | None:
     return SearchPlan(size, **search)
 
 
-def _image_paths(data: EmbeddingSet, options: Namespace) -> list[Path] | None:
-    """Returns the samples' images, wherever they lie; relative paths start at the folder."""
+def _image_paths(data: EmbeddingSet, options: Namespace) -> list[Path | None] | None:
+    """Returns the samples' images, wherever they lie; relative paths start at the folder. None for an empty path."""
     if data.paths is None:
         return None
-    folder = Path(options.images or Path(options.file).parent).expanduser()
-    return [folder / path for path in data.paths.tolist()]
+    folder = image_folder(options, options.file)
+    return [folder / path if path else None for path in data.paths.tolist()]
 
 
 CHOOSE = Command(
@@ -169,7 +171,7 @@ CHOOSE = Command(
 
 _DEFAULT_LIMIT = "[default: twice the odds of the report's rate, or where its interval ends if that is higher]"
 _CHECK_ARGUMENTS: Arguments = [
-    Argument("REPORT", "threshold.json of `pml-ext threshold choose`."),
+    Argument("REPORT", "threshold.json of `pml-ext threshold choose`.", type=os.path.expanduser),
     Argument("FILE", "New embeddings."),
     Argument(
         "--labels NAME",

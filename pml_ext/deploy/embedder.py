@@ -262,7 +262,7 @@ class Embedder:
 
     def embed_prepared(self, pixels: Sequence[Tensor]) -> Tensor:
         """Embed N images (C, H, W) from `prepare`, images of one size together. Returns (N, D) on the CPU."""
-        embeddings = torch.empty(len(pixels), self.embedding_dim)
+        embeddings = torch.empty(len(pixels), self.embedding_dim, device="cpu")
         rows_by_size: dict[torch.Size, list[int]] = {}
         for row, image in enumerate(pixels):
             rows_by_size.setdefault(image.shape, []).append(row)
@@ -271,7 +271,7 @@ class Embedder:
                 for start in range(0, len(rows), self.batch_size):
                     batch = rows[start : start + self.batch_size]
                     images = torch.stack([pixels[row] for row in batch]).to(self.device).float()
-                    embeddings[torch.tensor(batch)] = self.network(images).cpu()
+                    embeddings[batch] = self.network(images).cpu()
         return embeddings
 
 
@@ -309,8 +309,8 @@ class _StandardisedModule(nn.Module):
         self.module = module
         floating = (value.dtype for value in module.parameters() if value.is_floating_point())
         self.dtype = next(floating, torch.float32)
-        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32)[:, None, None])
-        self.register_buffer("std", torch.tensor(std, dtype=torch.float32)[:, None, None])
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32, device="cpu")[:, None, None])
+        self.register_buffer("std", torch.tensor(std, dtype=torch.float32, device="cpu")[:, None, None])
 
     def forward(self, images: Tensor) -> Tensor:
         embeddings = self.module(((images - self.mean) / self.std).to(self.dtype))

@@ -180,16 +180,17 @@ class Gallery:
         return self.cohort.augment(torch.from_numpy(embeddings), "query").float().numpy()
 
     def describe(self, rows: Sequence[int]) -> tuple[list[str], list[str] | None]:
-        """Returns paths, relative to the gallery's parent folder, and labels of sorted rows."""
-        paths, labels = list[str](), list[str]()
+        """Returns paths, relative to the gallery's parent folder, and labels of some rows."""
+        numbers = np.asarray(rows, dtype=np.int64)
+        paths, labels = np.full((2, len(numbers)), "", dtype=object)
         for name, first in self.first_rows().items():
-            start, stop = np.searchsorted(rows, [first, first + self.manifest.parts[name].rows])
-            if start < stop:
-                table = self._table_of(name, self.columns).take(np.asarray(rows[start:stop]) - first)
-                paths += table["path"].to_pylist()
+            mask = (first <= numbers) & (numbers < first + self.manifest.parts[name].rows)
+            if mask.any():
+                table = self._table_of(name, self.columns).take(numbers[mask] - first)
+                paths[mask] = table["path"].to_pylist()
                 if self.manifest.has_labels:
-                    labels += table["label"].to_pylist()
-        return paths, labels if self.manifest.has_labels else None
+                    labels[mask] = table["label"].to_pylist()
+        return paths.tolist(), labels.tolist() if self.manifest.has_labels else None
 
     def identities(self) -> int | None:
         """Number of different labels; None without labels."""
@@ -273,8 +274,8 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except Exception as error:  # pyarrow does not document its errors
         raise UserError(
-            f"{path} is damaged, missing or being replaced ({error}): run this command again if pml-ext embed is "
-            "running; otherwise remove the file and run pml-ext embed"
+            f"{path} is damaged, missing or replaced ({error}). If pml-ext embed has changed the gallery, open it "
+            "again, or run this command again; otherwise remove the file and run pml-ext embed"
         ) from error
 
 

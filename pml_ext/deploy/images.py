@@ -6,7 +6,6 @@
 import hashlib
 import logging
 import os
-import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -26,6 +25,7 @@ from pml_ext._shared.errors import UserError, after_results
 from pml_ext._shared.files import write_atomically
 from pml_ext._shared.identities import clean_id
 from pml_ext._shared.images import IMAGE_SUFFIXES
+from pml_ext._shared.progress import has_terminal
 from pml_ext.deploy.embedder import Embedder, embedding_faults
 from pml_ext.deploy.gallery import PART_ROWS, Gallery
 from pml_ext.runner.data.datasets.decoding import decode_image
@@ -69,7 +69,7 @@ def embed_folder(
     ```python
     gallery = embed_folder(embedder, "products/", "gallery", label_by_folder=True)
     hits = search(gallery, gallery.as_queries(embedder(crop).numpy()), 10)
-    paths, labels = gallery.describe(sorted(hits.rows[0]))
+    paths, labels = gallery.describe(hits.rows[0])
     ```
     """
     words = [images] if isinstance(images, (str, Path)) else images
@@ -110,7 +110,6 @@ def list_images(words: Sequence[str], beside: Path, *, label_by_folder: bool = F
     if not words:
         raise UserError("no images to embed. Give image files, or folders with images")
     listed = dict[Path, Listed]()
-    base = beside.resolve()
     for word in words:
         start = Path(word).expanduser()
         if not start.exists():
@@ -120,7 +119,7 @@ def list_images(words: Sequence[str], beside: Path, *, label_by_folder: bool = F
             raise UserError(f"{word}: no images in this folder or below it; known are {', '.join(IMAGE_SUFFIXES)}")
         for file in files:
             whole = Path(os.path.abspath(file.path))
-            name = whole.relative_to(base) if whole.is_relative_to(base) else whole
+            name = whole.relative_to(beside) if whole.is_relative_to(beside) else whole
             listed.setdefault(whole, Listed(whole, str(name), str(file.identity)))
     return list(listed.values())
 
@@ -176,8 +175,7 @@ def embed_images(
             worker_init_fn=outlive_signals,
         )
         batches = iter(loader)
-    is_hidden = not (show and sys.stderr.isatty())
-    with tqdm(total=len(listed), disable=is_hidden, dynamic_ncols=True, unit="image") as bar:
+    with tqdm(total=len(listed), disable=not (show and has_terminal()), dynamic_ncols=True, unit="image") as bar:
         for batch in batches:
             yield _embed_batch(embedder, batch)
             bar.update(len(batch))

@@ -88,12 +88,11 @@ class ModelRecord:
                 f"{source}: the record of its model is damaged, or of another version of pml_ext: {error}"
             ) from error
 
-    def require_dim(self, what: str | Path, dim: int) -> None:
-        """Raise UserError unless a file about embeddings has those of this model's length."""
-        if dim != self.embedding_dim:
-            raise UserError(
-                f"{what} is about embeddings of {dim} dimensions; the model's embeddings have {self.embedding_dim}"
-            )
+
+def require_dimensions(what: str | Path, dim: int, other: str, expected: int) -> None:
+    """Raise a UserError unless a file about embeddings is about those of a model or a gallery, `other`."""
+    if dim != expected:
+        raise UserError(f"{what} is about embeddings of {dim} dimensions; those of {other} have {expected}")
 
 
 def require_one_model(name: str, record: ModelRecord | None, other_name: str, other: ModelRecord | None) -> None:
@@ -163,7 +162,7 @@ def load_cohort(path: str | Path, checkpoint: ModelFile | None = None) -> Cohort
 def load_cohort_of(path: str | Path, record: ModelRecord) -> CohortNormalization:
     """Read a saved cohort; UserError if another model computed it."""
     cohort = load_cohort(Path(path).expanduser(), record.checkpoint)
-    record.require_dim(path, cohort.cohort.shape[1])
+    require_dimensions(path, cohort.cohort.shape[1], "the model", record.embedding_dim)
     return cohort
 
 
@@ -176,7 +175,7 @@ def load_report_of(path: str | Path, record: ModelRecord | None) -> ThresholdRep
     except ValueError as error:
         raise UserError(str(error)) from error
     if record is not None:
-        record.require_dim(path, report.embedding_dim)
+        require_dimensions(path, report.embedding_dim, "the model", record.embedding_dim)
     return report
 
 

@@ -35,7 +35,7 @@ def search(target: Gallery | EmbeddingSet, queries: np.ndarray, k: int) -> Neigh
 
 def _search_all(target: Gallery | EmbeddingSet, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
     scores = queries.new_empty(len(queries), 0)
-    rows = torch.empty(len(queries), 0, dtype=torch.int64)
+    rows = torch.empty(len(queries), 0, dtype=torch.int64, device="cpu")
     for first, vectors in target.vectors():
         # One query with a million rows takes NumPy a third of torch's time. faiss.knn takes half of NumPy's, but four
         # times as long for 256 queries, and returns any of the tied rows.
@@ -55,7 +55,7 @@ def _best(scores: Tensor, k: int) -> Tensor:
     query, column = (scores >= last - TIED).nonzero(as_tuple=True)
     is_tied = scores[query, column] <= last[query, 0] + TIED
     order = (2 * query + is_tied).argsort(stable=True)
-    nth = torch.arange(len(query)) - torch.searchsorted(query, query)
+    nth = torch.arange(len(query), device="cpu") - torch.searchsorted(query, query)
     return column[order][nth < k].view(len(scores), k)
 
 

@@ -91,7 +91,9 @@ def export(cfg: CN, output: str | Path, *, half: bool = False) -> float:
         raise UserError("export needs MODEL.WEIGHTS: the checkpoint to write")
     require_network(cfg)
     size = ImageSizes.of(cfg.INPUT).test
-    if not 1 <= len(size) <= 2 or min(size) < 1:
+    # One number is both sides of a crop; without a crop, it is the shorter side of images of any shape.
+    counts = (1, 2) if cfg.INPUT.CROP.ENABLED else (2,)
+    if len(size) not in counts or min(size) < 1:
         raise UserError(f"export needs one image size: INPUT.SIZE_TEST must be height and width; got {size}")
     output = Path(output).expanduser()
     model = PixelsToEmbedding.load(cfg)

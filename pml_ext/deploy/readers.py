@@ -80,8 +80,8 @@ class EmbeddingSet:
         return paths, self.labels[rows].astype(str).tolist() if self.has_labels else None
 
     def identities(self) -> int | None:
-        """Number of different labels; None without labels."""
-        return len(np.unique(self.labels)) if self.has_labels else None
+        """Number of different labels except junk; None without labels."""
+        return len(np.unique(self.labels[~self.is_junk])) if self.has_labels else None
 
 
 def open_embeddings(path: str | Path) -> Gallery | EmbeddingSet:
@@ -110,7 +110,8 @@ def read_embeddings(path: str | Path, *, need_labels: bool = True, also: Sequenc
     required = ("embedding", "identity")[: 1 + need_labels]
 
     def choose(names: Iterable[str]) -> dict[str, str]:
-        return find_columns(path, names, columns, required, also) | {name: name for name in also}
+        # The prefix keeps a further array, such as one named path, apart from the column of that name.
+        return find_columns(path, names, columns, required, also) | {f"also {name}": name for name in also}
 
     content = _read_file(path, choose)
     embeddings = _check_floats(content.pop("embedding"), path)
@@ -118,9 +119,10 @@ def read_embeddings(path: str | Path, *, need_labels: bool = True, also: Sequenc
     paths = content.pop("path", None)
     if paths is not None:
         paths = _check_paths(paths, count, f"{path}: {columns['path']}")
-    ids = {name: read_ids(values, count, f"{path}: {columns.get(name, name)}") for name, values in content.items()}
+    more = {name: read_ids(content.pop(f"also {name}"), count, f"{path}: {name}") for name in {*also}}
+    ids = {column: read_ids(values, count, f"{path}: {columns[column]}") for column, values in content.items()}
     labels = ids.get("identity", np.full(count, ""))
-    return EmbeddingSet(embeddings, labels, ids.get("camera"), paths, {name: ids[name] for name in also})
+    return EmbeddingSet(embeddings, labels, ids.get("camera"), paths, more)
 
 
 def _read_gallery(gallery: Gallery, need_labels: bool, also: Sequence[str]) -> EmbeddingSet:
@@ -139,22 +141,26 @@ def _read_gallery(gallery: Gallery, need_labels: bool, also: Sequence[str]) -> E
 
 
 def images_inside(paths: Iterable[str], folder: str | Path) -> list[Path | None]:
-    """Returns the images in a folder or below it, and None for others, with a warning.
+    """Returns the images in a folder or below it, and None for others, with a warning, and for empty paths.
 
     A file from an untrusted source must not put images from outside this folder on a page.
     """
     root = Path(folder).expanduser().resolve()
-    resolved = [(root / path).resolve() for path in paths]
-    inside = [path if path.is_relative_to(root) else None for path in resolved]
-    if outside := inside.count(None):
+    images, outside = list[Path | None](), 0
+    for path in paths:
+        image = (root / path).resolve()
+        is_inside = image.is_relative_to(root)
+        outside += not is_inside
+        images.append(image if path and is_inside else None)
+    if outside:
         warn_caller(
-            f"{outside} of {len(resolved)} images lie outside {root} and are not shown. Give --images their folder"
+            f"{outside} of {len(images)} images lie outside {root} and are not shown. Give --images their folder"
         )
-    return inside
+    return images
 
 
 Choose = Callable[[Iterable[str]], dict[str, str]]
-"""Names in a file -> column -> its name in the file; further columns have their own names."""
+"""Names in a file -> column -> its name in the file."""
 
 
 def _read_file(path: Path, choose: Choose) -> dict[str, Any]:
@@ -207,7 +213,7 @@ def _read_parquet(path: Path, choose: Choose) -> dict[str, Any]:
 
     with path.open("rb") as opened, ParquetFile(opened, page_checksum_verification=True) as file:
         places = choose(file.schema_arrow.names)
-        table = file.read(columns=[*places.values()])
+        table = file.read(columns=[*{*places.values()}])
     content = {column: table[name].to_pylist() for column, name in places.items() if column != "embedding"}
     return content | {"embedding": _rows_of_lists(table[places["embedding"]].combine_chunks(), path)}
 
@@ -245,6 +251,8 @@ def _check_floats(values: Any, path: Path) -> Tensor:
 
 def _check_paths(values: Any, count: int, what: str) -> np.ndarray:
     paths = np.asarray(values)
+    if paths.dtype.kind == "O":  # of Parquet, with None for a sample without a path
+        paths = np.array([path or "" for path in values])
     if paths.shape != (count,) or paths.dtype.kind != "U":
         raise UserError(f"{what} must be {count} strings, one per embedding; got {paths.dtype} {paths.shape}")
     return paths

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from pml_ext._ops.custom_gradient import to_sphere
-from pml_ext._shared.checks import warn_caller
+from pml_ext._shared.checks import check_directions, check_embeddings, tensor_of, warn_caller
 from pml_ext._shared.errors import UserError, import_library
-from pml_ext._shared.identities import JUNK, check_matches, describe_similar_ids, is_junk, read_ids
+from pml_ext._shared.identities import JUNK, check_matches, describe_similar_ids, is_junk
 from pml_ext.metrics import keys
 from pml_ext.metrics.calculator import AccuracyCalculator
 from pml_ext.metrics.headings import STANDARD_METRICS, STANDARD_RANKS, named_metrics
+from pml_ext.metrics.labels import values_of
 from pml_ext.metrics.normalization import CohortNormalization
 from pml_ext.metrics.opis_settings import OPISSettings
 
@@ -27,12 +28,13 @@ class LabelledEmbeddings:
     """Embeddings of a set with the identities and cameras of its samples.
 
     Args:
-        embeddings: (N, D), finite; normalised by the metrics.
+        embeddings: (N, D), a tensor or an array, finite; normalised by the metrics.
         labels: (N,) integers or strings; −1 is junk, which every metric ignores. None: distractors of unknown identity.
         cameras: (N,) integers or strings; None: unknown.
         name: name of the set in error messages.
     Raises:
-        UserError: (a ValueError) labels or cameras of another length or type, or missing values among them.
+        ValueError: labels or cameras of another length or type, or None or nan among them; embeddings of another shape
+            or type, or zero.
 
     >>> LabelledEmbeddings(torch.eye(2), np.array(["ann", "bob"])).name
     'the set'
@@ -44,10 +46,14 @@ class LabelledEmbeddings:
     name: str = "the set"
 
     def __post_init__(self) -> None:
+        embeddings, name = tensor_of(self.embeddings), f"{self.name}: embeddings"
+        check_embeddings(embeddings, name)
+        check_directions(embeddings, name)
+        object.__setattr__(self, "embeddings", embeddings)
         for column in ("labels", "cameras"):
             values = getattr(self, column)
             if values is not None:
-                ids = read_ids(values, len(self.embeddings), f"{self.name}: {column}")
+                ids = values_of(values, len(embeddings), f"{self.name}: {column}")
                 object.__setattr__(self, column, ids)
 
 

@@ -14,17 +14,19 @@ Ids = Tensor | np.ndarray | Sequence[int] | Sequence[str]
 
 def number_classes(labels: Ids, count: int, name: str = "labels") -> tuple[Tensor, tuple[int | str, ...]]:
     """Returns (count,) int64 ids on the CPU, in the order of the class names, and each id's name. name: for errors."""
-    names, ids = np.unique(_values_of(labels, count, name), return_inverse=True)
+    names, ids = np.unique(values_of(labels, count, name), return_inverse=True)
     return torch.from_numpy(ids.astype(np.int64)), tuple(names.tolist())
 
 
 def names_of_samples(labels: Ids, count: int) -> np.ndarray:
     """Returns (count,) strings, so that 7 and "7" are one class."""
-    return _values_of(labels, count, "labels").astype(str)
+    return values_of(labels, count, "labels").astype(str)
 
 
-def _values_of(labels: Ids, count: int, name: str) -> np.ndarray:
-    """Returns (count,) integers or strings."""
+def values_of(labels: Ids, count: int, name: str) -> np.ndarray:
+    """Returns (count,) integers or strings. An array of strings is returned as it is: a class may be named none."""
     if isinstance(labels, Tensor):
         return check_labels(labels, count, name).cpu().numpy()
+    if isinstance(labels, np.ndarray) and labels.dtype.kind == "U" and labels.shape == (count,):
+        return labels
     return read_ids(labels, count, name)

@@ -23,7 +23,7 @@ from pml_ext._shared.settings import CheckedSettings
 from pml_ext._shared.text import first_of
 from pml_ext._version import __version__
 from pml_ext.functional.pairwise.pair_blocks import both_sides
-from pml_ext.functional.retrieval.cohort import cohort_offsets, highest_cosines
+from pml_ext.functional.retrieval.cohort import check_cohort_size, cohort_offsets, highest_cosines
 from pml_ext.metrics.checkpoint import Checkpoint, CountAbove0, ModelFile, Sha256, checkpoint_of, require_checkpoint
 from pml_ext.metrics.labels import Ids, names_of_samples
 
@@ -83,8 +83,7 @@ class CohortNormalization(CheckedSettings):
     ) -> None:
         check_finite_embeddings(cohort, "cohort")
         check_whole(k, "k")
-        if not 1 <= k <= len(cohort):
-            raise ValueError(f"k must be from 1 to {len(cohort)}, the cohort size; got {k}")
+        check_cohort_size(k, len(cohort), includes_sample=False)
         check_in_range(strength, 0, 2, "strength")
         self.cohort, self.k, self.strength = unit_rows(cohort.detach()), k, float(strength)
         self.labels = None if labels is None else names_of_samples(labels, len(cohort))

@@ -82,7 +82,7 @@ def read_lfw_pairs(path: str | PathLike[str]) -> ImagePairs:
     ('Ann/2', 'Bob/3')
     """
     try:
-        header, *lines = [line.split() for line in Path(path).read_text(encoding="utf-8").rstrip().split("\n")]
+        header, *lines = [line.split() for line in Path(path).read_text(encoding="utf-8-sig").rstrip().split("\n")]
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: expected text in UTF-8; {error}") from error
     if len(header) not in (1, 2) or not all(map(_is_count, header)) or 0 in map(int, header):
@@ -160,7 +160,7 @@ def _table(path: str | PathLike[str], dtype: type, columns: str) -> np.ndarray:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # for an empty file
-            rows: np.ndarray = np.loadtxt(path, dtype=dtype, ndmin=2, comments=None, encoding="utf-8")
+            rows: np.ndarray = np.loadtxt(path, dtype=dtype, ndmin=2, comments=None, encoding="utf-8-sig")
         if rows.shape[1] != len(columns.split()):
             raise ValueError(f"it has {rows.shape[1]} columns")
     except (ValueError, UserWarning) as error:

@@ -15,6 +15,12 @@ _MAX_GROUPS = 50
 _EXPECTED_ERRORS = 5  # expected errors at the pooled rate; a group with fewer gets no rate
 
 
+def check_groups(names: Sequence[int | str]) -> None:
+    """Raise for too few or too many groups."""
+    if not 2 <= len(names) <= _MAX_GROUPS:
+        raise ValueError(f"groups must have 2 to {_MAX_GROUPS} different values; got {len(names)}")
+
+
 def measure_groups(
     pairs: PairDistances,
     groups: Tensor,
@@ -24,8 +30,6 @@ def measure_groups(
 ) -> Groups:
     """Measure the rates of (N,) groups 0, 1, …, in the order of the pairs' samples; rates: FAR and FRR of all pairs."""
     count = len(names)
-    if not 2 <= count <= _MAX_GROUPS:
-        raise ValueError(f"groups must have 2 to {_MAX_GROUPS} different values; got {count}")
     errors = group_errors(pairs, groups, count, cosine)
     label, groups = pairs.index.cpu(), groups.cpu()
     members = torch.zeros((len(pairs.classes), count), dtype=torch.int64, device="cpu")

@@ -50,7 +50,7 @@ from pml_ext.thresholds.fields import (
     cosine_of,
     distance_of,
 )
-from pml_ext.thresholds.groups import measure_groups
+from pml_ext.thresholds.groups import check_groups, measure_groups
 from pml_ext.thresholds.samples import (
     Copies,
     Samples,
@@ -87,6 +87,8 @@ def measure_threshold(
     samples, names, copies = read_samples(embeddings, labels, cameras=cameras, normalize=normalize, source=source)
     count = len(samples.ids)
     group_ids, group_names = (None, ()) if groups is None else number_classes(groups, count, "groups")
+    if groups is not None:
+        check_groups(group_names)
     with one_thread(if_small=count <= _ONE_THREAD), show_steps(_STEPS) as begin:
         pairs = samples.pairs()
         _require_pairs(pairs, samples, names)

@@ -86,6 +86,10 @@ class PlannedSearch:
     def threshold(self, target: Target) -> tuple[float, Support]:
         """Returns the lowest cosine that meets the target at the plan's size, and what it rests on."""
         assert self.plan.fpir is not None
+        if self._scores.identities < 3:  # of two, leaving one out leaves no search, so that the rate has no interval
+            raise ValueError(
+                f"FPIR needs at least 3 identities; got {self._scores.identities}. Measure more identities"
+            )
         self._high = scores_for_rate(self._scores, self._sizes[0], self.plan.fpir)
         is_measurable = self._planned <= self._measurable
         choose = self._measured_threshold if is_measurable else self._extrapolated_threshold

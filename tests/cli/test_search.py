@@ -1,6 +1,7 @@
 """`pml-ext search` on photographs."""
 
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +71,38 @@ def test_a_renamed_image_is_a_hit_until_its_row_is_removed(shop, tmp_path, capsy
     assert names[2] in shown
     lost = tmp_path / names[2]
     assert f"1 of 3 images found no longer exist (deleted or renamed), such as {lost}: remove their rows" in said
+
+
+def test_images_of_another_user_are_hits_as_well(shop, tmp_path, monkeypatch, capsys):
+    gallery = add(create(tmp_path / "g", 6, sha256=sha256_of(shop.weights)), unit_rows(EMBEDDINGS[:3]).numpy())
+    np.savez(tmp_path / "q.npz", embeddings=EMBEDDINGS[:1])
+    stat = os.stat
+
+    def refused(path, *args, **options):
+        if str(path).endswith(".jpg"):
+            raise PermissionError(f"Permission denied: {path}")
+        return stat(path, *args, **options)
+
+    monkeypatch.setattr(os, "stat", refused)
+    assert main(["search", str(tmp_path / "q.npz"), "--gallery", str(gallery.folder)]) == 0
+    shown, said = capsys.readouterr()
+    assert len(hits(shown)) == 3 and "no longer exist" not in said
+
+
+def test_junk_is_no_hit(tmp_path, capsys):
+    np.savez(tmp_path / "q.npz", embeddings=EMBEDDINGS[:1])
+    labels = np.where(np.arange(80) % 4 == 0, -1, LABELS)
+    np.savez(tmp_path / "g.npz", embeddings=EMBEDDINGS, labels=labels)
+    report = ThresholdReport.from_embeddings(EMBEDDINGS, LABELS, search=SearchPlan(40, 0.3))
+    report.save(tmp_path / "t.json")
+    words = ["search", str(tmp_path / "q.npz"), "--gallery"]
+    assert main([*words, str(tmp_path / "g.npz"), "-k", "80", "--threshold", str(tmp_path / "t.json")]) == 0
+    shown = capsys.readouterr().out
+    rows = [row for row in range(80) if labels[row] != -1]
+    assert sorted(path for _, _, path in hits(shown)) == sorted(f"row {row}  [{labels[row]}]" for row in rows)
+    assert "60 rows of 6 dimensions" in shown and "this one has 40 identities" in shown
+    np.savez(tmp_path / "junk.npz", embeddings=EMBEDDINGS, labels=np.full(80, -1))
+    assert "junk.npz has junk only, samples of label -1" in failure(capsys, *words, str(tmp_path / "junk.npz"))
 
 
 def test_a_page_without_images_names_the_option(shop, tmp_path, capsys):

@@ -3,6 +3,7 @@
 import json
 import re
 import warnings
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,11 @@ import torch
 from PIL import Image
 
 from pml_ext.cli import main
+from pml_ext.cli.arguments import image_folder
 from pml_ext.metrics import CohortNormalization, cohort_mask
 from pml_ext.thresholds import ThresholdReport
 from tests.cli.embedding_files import X, Y, failure, file
+from tests.deploy.galleries import clustered, create, create_with_cohort
 from tests.metrics.test_normalization import crowded
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
@@ -91,6 +94,13 @@ def test_images_are_shown_wherever_they_lie(tmp_path):
     assert page.count('<img alt=""') == 2 * (len(pairs.impostors) + len(pairs.genuine)) > 0
 
 
+def test_the_images_of_a_gallery_lie_next_to_it(tmp_path, monkeypatch):
+    (tmp_path / "g").mkdir()
+    monkeypatch.chdir(tmp_path / "g")
+    for name in (".", "../g", str(tmp_path / "g")):
+        assert image_folder(Namespace(images=None), name) == tmp_path
+
+
 def test_a_wrong_image_folder_is_an_error(tmp_path, capfd):
     (tmp_path / "photos").mkdir()
     (tmp_path / "empty").mkdir()
@@ -139,6 +149,7 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     assert choose(file(folder), "--far", "0.1", "--output", str(folder)) == 0
     file(folder, "short.npz", sex=np.arange(299))
+    file(folder, "two.npz", labels=Y % 2)
     return folder
 
 
@@ -151,6 +162,7 @@ def files(tmp_path_factory):
         ("choose e.npz --far 1e-9", "e.npz: FAR 1e-09 needs at least 1000000000 impostor"),
         ("choose e.npz --far 0.1 --checkpoint none.ckpt", "none.ckpt"),
         ("choose e.npz --far 0.1 --groups sx", "e.npz lacks sx; it holds"),
+        ("choose two.npz --fpir 0.3", "two.npz: FPIR needs at least 3 identities; got 2"),
         ("choose short.npz --far 0.1 --groups sex", "sex must have shape (300,), one label per embedding; got (299,)"),
         ("choose e.npz --fpir 0.01 --gallery-size 5000", "e.npz: FPIR 0.01 in galleries of 5,000 needs a threshold"),
         ("choose e.npz --far 0.001 --confidence 0.95", "e.npz: FAR 0.001 with confidence 0.95 needs at least 3.0"),
@@ -161,6 +173,32 @@ def files(tmp_path_factory):
 def test_mistakes_are_one_line(files, words, message, capfd, monkeypatch):
     monkeypatch.chdir(files)
     assert message in failure(capfd, "threshold", *words.split())
+
+
+def test_class_folders_may_be_named_like_missing_values(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    x, gallery = clustered(30) + 2 * np.eye(8)[np.arange(30) % 3], create(tmp_path / "g", 8, labels=True)
+    names = [f"{row}.jpg" for row in range(30)]
+    gallery.add(names, [("none", "NA", "nan")[row % 3] for row in range(30)], names, x)
+    assert choose("g", "--far", "0.1") == 0
+    assert "30 samples, 3 classes" in capsys.readouterr().out
+    assert main(["metrics", "g"]) == 0
+
+
+def test_a_process_without_stderr(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.stderr", None)  # as of pythonw, and of a closed one
+    assert choose(file(tmp_path), "--far", "0.1") == 0
+
+
+def test_home_folders_after_an_equals_sign(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))  # on Windows
+    monkeypatch.chdir(tmp_path)
+    assert choose(crowd("v.npz"), "--far", "0.1", "--cohort", "0.3", "--output=~/report") == 0
+    new = crowd("new.npz", seed=1, first=1000)
+    assert main(["threshold", "check", "~/report/threshold.json", new]) in (0, 1, 3)
+    assert choose(new, "--far=0.1", "--cohort=~/report/cohort.npz", "--output=~/more") == 0
+    assert not Path("~").exists() and Path("more/cohort.npz").is_file()
 
 
 # Cohorts
@@ -250,16 +288,17 @@ def test_a_cohort_in_a_file_is_saved_with_the_report_and_needed_to_check(tmp_pat
     assert "it is not this model's" in failure(capsys, "threshold", "choose", *words, str(kept))
 
 
-@pytest.mark.parametrize("command", ["threshold choose FILE --far 0.01", "metrics FILE"])
-def test_embeddings_named_like_a_cohort_are_not_overwritten(command, tmp_path, capfd, monkeypatch):
+def test_no_other_cohort_is_overwritten(tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
     crowd("v.npz")
     before = Path(crowd("cohort.npz", seed=1, first=1000)).read_bytes()
-    words = command.replace("FILE", "v.npz").split()
-    assert "cohort.npz is there, and is no saved cohort" in failure(
-        capfd, *words, "--cohort", "cohort.npz", "--output", "."
-    )
+    words = ("threshold", "choose", "v.npz", "--far", "0.01", "--cohort", "0.3", "--output")
+    assert "cohort.npz is there, and is no saved cohort" in failure(capfd, *words, ".")
     assert Path("cohort.npz").read_bytes() == before
+    gallery, _ = create_with_cohort(tmp_path, 60, 10)
+    before = (gallery.folder / "cohort.npz").read_bytes()
+    assert "g is a gallery, whose cohort.npz must stay. Give another --output" in failure(capfd, *words, "g")
+    assert (gallery.folder / "cohort.npz").read_bytes() == before
 
 
 def test_training_samples_and_a_share_are_one_cohort(tmp_path, capsys):

@@ -38,9 +38,10 @@ def test_rows_come_back(tmp_path, labels):
     gallery = Gallery.open(tmp_path / "g")
     assert (gallery.rows, gallery.dim) == (50, 8) and [first for first, _ in gallery.vectors()] == [0, 17, 34]
     assert has_rows(gallery, x, [*range(50)])
-    rows = [0, 5, 16, 17, 33, 34, 49]
+    rows = np.array([49, 5, 16, 0, 33, 34, 17, 5])  # of a search, closest first
     expected = [f"class {row % 7}" for row in rows] if labels else None
     assert gallery.describe(rows) == ([f"{row}.jpg" for row in rows], expected)
+    assert gallery.describe([])[0] == []
     assert gallery.identities() == (7 if labels else None)
     found = read_embeddings(tmp_path / "g", need_labels=labels)
     np.testing.assert_array_equal(found.embeddings, x)
@@ -65,12 +66,15 @@ def test_rows_are_removed(tmp_path):
     x = clustered(40)
     gallery = add(create(tmp_path / "g", 8), x, parts=4)
     before = [file for name in gallery.manifest.parts for file in gallery.files_of(name)]
+    opened = Gallery.open(tmp_path / "g")
     stays = np.ones(40, dtype=bool)
     stays[[3, *range(20, 30)]] = False  # one of the first part, and all of the third
     gallery.keep(stays)
     for found in (gallery, Gallery.open(tmp_path / "g")):
         assert has_rows(found, x, np.flatnonzero(stays).tolist())
     assert [file.is_file() for file in before] == [False, False, True, True] * 2
+    with pytest.raises(UserError, match="If pml-ext embed has changed the gallery, open it again"):
+        opened.describe([0])
     assert {*gallery.folder.glob("parts/*")} == {
         file for name in gallery.manifest.parts for file in gallery.files_of(name)
     }
@@ -131,10 +135,10 @@ def as_written_before(path):
 @pytest.mark.parametrize(
     ("file", "damage", "message"),
     [
-        ("parts/*.npy", cut, "is damaged, missing or being replaced"),
-        ("parts/*.npy", Path.unlink, "is damaged, missing or being replaced"),
-        ("parts/*.parquet", cut, "is damaged, missing or being replaced"),
-        ("parts/*.parquet", Path.unlink, "is damaged, missing or being replaced"),
+        ("parts/*.npy", cut, "is damaged, missing or replaced"),
+        ("parts/*.npy", Path.unlink, "is damaged, missing or replaced"),
+        ("parts/*.parquet", cut, "is damaged, missing or replaced"),
+        ("parts/*.parquet", Path.unlink, "is damaged, missing or replaced"),
         ("manifest.json", cut, "manifest.json is damaged, or of another version of pml_ext"),
         ("manifest.json", lambda path: path.write_bytes(b"\xff"), "is damaged, or of another version"),
         ("manifest.json", as_written_before, "manifest.json is damaged, or of another version of pml_ext"),
@@ -167,7 +171,7 @@ def test_a_changed_bit_is_noticed(tmp_path, file, content):
     found = bytearray(path.read_bytes())
     found[found.index(content)] ^= 1
     path.write_bytes(found)
-    with pytest.raises(UserError, match="is damaged, missing or being replaced"):
+    with pytest.raises(UserError, match="is damaged, missing or replaced"):
         read_embeddings(tmp_path / "g")
 
 
@@ -202,6 +206,11 @@ def test_images_of_a_command_line_in_order_and_once(tmp_path, monkeypatch):
     found = list_images(["in/b/2.jpg", "in", "out", "in/b"], tmp_path / "out")
     names = [f"{tmp_path.resolve()}/in/{name}" for name in ("b/2.jpg", "z.jpeg", "a/x.webp", "b/1.PNG")]
     assert [image.name for image in found] == [*names, "near.bmp"]
+    (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
+    monkeypatch.chdir(tmp_path / "link")
+    for word, beside in (("out", Path.cwd()), (str(tmp_path / "link" / "out"), tmp_path / "link")):
+        assert [image.name for image in list_images([word], beside)] == ["out/near.bmp"]
+    monkeypatch.chdir(tmp_path)
     for words, message in (
         ([], "Give image files, or folders with images"),
         (["MODL.WEIGHTS"], r"no image or folder at MODL\.WEIGHTS"),

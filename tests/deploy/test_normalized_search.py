@@ -85,7 +85,7 @@ def test_scores_that_do_not_belong_together(shop, tmp_path, capfd):
     for words, message in (
         ([*new, str(tmp_path / "other.npz")], "other.npz is of the checkpoint other.pth with SHA-256 "),
         ([*new, str(tmp_path / "nameless.npz")], "nameless.npz records no checkpoint to compare"),
-        ([*new, str(tmp_path / "wide.npz")], "is about embeddings of 7 dimensions; the model's embeddings have 6"),
+        ([*new, str(tmp_path / "wide.npz")], "is about embeddings of 7 dimensions; those of the model have 6"),
         (
             [*shop.embed, "--output", str(shop.folder / "n"), "--cohort", str(tmp_path / "k.npz")],
             "without this cohort",

@@ -92,6 +92,7 @@ def test_mistakes_are_named(trained, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(UserError, match=r"ONNX needs onnxscript: pip install 'pml_ext\[export\]'"):
         export(trained, tmp_path / "m.onnx")
-    trained.INPUT.SIZE_TEST = [0]
-    with pytest.raises(UserError, match=r"INPUT.SIZE_TEST must be height and width; got \[0\]"):
-        export(trained, tmp_path / "m.onnx")
+    for size in ([0], [16]):  # [16]: images of any shape, whose shorter side becomes 16
+        trained.INPUT.SIZE_TEST = size
+        with pytest.raises(UserError, match=rf"INPUT.SIZE_TEST must be height and width; got \[{size[0]}\]"):
+            export(trained, tmp_path / "m.onnx")

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from pml_ext._shared.errors import UserError
-from pml_ext.deploy.readers import read_embeddings
+from pml_ext.deploy.readers import images_inside, read_embeddings
 
 X = np.arange(1.0, 13.0, dtype=np.float32).reshape(4, 3)
 Y, CAMERAS = np.array([5, 5, -1, 2**40]), np.array([0, 1, 0, 2])
@@ -156,6 +156,28 @@ def test_files_stay_data(name, tmp_path):
     else:
         torch.save({"embeddings": torch.from_numpy(X), "labels": _Runs()}, tmp_path / name)
     refused(tmp_path / name, "not a readable")
+
+
+@pytest.mark.parametrize("write", [npz, list_column])
+def test_further_columns_may_have_the_names_of_known_ones(write, tmp_path):
+    path = write(tmp_path, embeddings=X, labels=Y, paths=NAMES, cameras=CAMERAS)
+    column = {npz: "paths", list_column: "path"}[write]
+    found = read_embeddings(path, also=[column])
+    assert found.also[column].tolist() == found.paths.tolist() == NAMES.tolist()
+
+
+def test_a_group_named_camera_next_to_cameras(tmp_path):
+    columns = {"label": Y, "embedding": list(X), "cam_id": CAMERAS, "camera": ["new", "old", "new", "old"]}
+    found = read_embeddings(table(tmp_path, columns), also=["camera"])
+    assert found.cameras.tolist() == CAMERAS.tolist()
+    assert found.also["camera"].tolist() == columns["camera"]
+
+
+def test_samples_without_a_path(tmp_path):
+    path = table(tmp_path, {"label": Y, "embedding": list(X), "path": ["a.png", None, "b.png", None]})
+    found = read_embeddings(path)
+    assert found.paths.tolist() == ["a.png", "", "b.png", ""]
+    assert images_inside(found.paths.tolist(), tmp_path) == [tmp_path / "a.png", None, tmp_path / "b.png", None]
 
 
 def test_names_of_files(tmp_path, monkeypatch):

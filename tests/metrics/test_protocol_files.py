@@ -65,6 +65,12 @@ def test_template_lists(tmp_path):
     assert (media.template_ids.tolist(), media.media_ids.tolist()) == ([1, 1], [69544, 69544])
 
 
+def test_a_byte_order_mark_is_no_part_of_a_list(tmp_path):
+    assert read_lfw_pairs(written(tmp_path, "\ufeff1\nAnn 1 2\nAnn 1 Bob 2\n")).first == ("Ann/1", "Ann/1")
+    assert read_template_pairs(written(tmp_path, "\ufeff1 2 1\n")).first.tolist() == [1]
+    assert read_template_media(written(tmp_path, "\ufeffa.jpg 1 2\n")).images == ("a.jpg",)
+
+
 @pytest.mark.parametrize("bad", ["1 2", "1 2 2", "1 2 0 1", "1.5 2 0", f"{10**19} 2 0", "1 ² 0"])
 def test_other_template_pairs_are_refused(tmp_path, bad):
     with pytest.raises(ValueError, match=r"list\.txt: expected l"):

@@ -109,6 +109,11 @@ def test_groups_that_do_not_fit(groups, message):
         ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.05, groups=groups)
 
 
+def test_too_many_groups_are_refused_before_any_pair_is_counted():
+    with pytest.raises(ValueError, match="groups must have 2 to 50 different values; got 1"):
+        ThresholdReport.from_embeddings(embeddings(), list(range(160)), far=0.05, groups=["all"] * 160)
+
+
 def test_a_ratio_to_a_group_without_errors_is_at_least():
     generator = torch.Generator().manual_seed(0)
     people = torch.randn(60, 8, generator=generator)

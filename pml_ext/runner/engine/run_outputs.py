@@ -113,7 +113,8 @@ def write_threshold(
     known = everything.subset(rows)
     embeddings, identities = query_and_gallery_embeddings(data, features)
     names = everything.identity_names
-    labels = [names[identity] for identity in identities.tolist()] if names else identities
+    # An array of strings, because a class folder may be named none.
+    labels = np.array([names[identity] for identity in identities.tolist()]) if names else identities
     source = SampleSource(rows.tolist(), list(known.names), stem.name.removeprefix("threshold_"))
     try:
         report = ThresholdReport.from_embeddings(
