@@ -166,7 +166,9 @@ def test_columns_that_only_start_like_a_camera(tmp_path):
         assert read_embeddings(tmp_path / "e.npz").cameras is None
 
 
-@pytest.mark.parametrize(("read", "camera"), crossing([*IMAGES, *EMBEDDINGS], ["kamera", "camra", "camera_nr"]))
+@pytest.mark.parametrize(
+    ("read", "camera"), crossing([*IMAGES, *EMBEDDINGS], ["kamera", "camra", "camera_nr", "cam_no"])
+)
 def test_a_misspelt_column_is_refused(read, camera, tmp_path):
     with pytest.raises(UserError, match=f"has no cameras?, but {camera}: name it camera"):
         read(tmp_path, ["a", "b"], [0, 1], camera)
@@ -198,9 +200,23 @@ def test_arrays_and_tensors_have_the_same_metrics():
     expected = standard_metrics(LabelledEmbeddings(x, ids.numpy()))
     for embeddings, labels in ((x.numpy(), ids.numpy()), (x, ids), (x.numpy(), ids.int())):
         assert repr(standard_metrics(LabelledEmbeddings(embeddings, labels))) == repr(expected)
+    assert repr(standard_metrics(LabelledEmbeddings((8 * x).int(), ids))) == repr(
+        standard_metrics(LabelledEmbeddings((8 * x).int().float(), ids))
+    )
     x[3] = 0
+    assert LabelledEmbeddings(x, torch.where(torch.arange(24) == 3, -1, ids)).labels[3] == -1  # junk has no cosine
     with pytest.raises(ValueError, match="the set: embeddings must not be zero vectors"):
         LabelledEmbeddings(x, ids)
+    x[3] = torch.nan
+    with pytest.raises(ValueError, match="the set: embeddings must be finite"):
+        LabelledEmbeddings(x, ids)
+
+
+def test_what_numpy_makes_of_a_missing_label():
+    for labels in (np.array(["a", float("nan")]), np.array(["a", ""])):
+        with pytest.raises(UserError, match="no value in 1 of 2 rows"):
+            LabelledEmbeddings(torch.eye(2), labels)
+    assert LabelledEmbeddings(torch.eye(2), np.array(["none ", "NA"])).labels.tolist() == ["none", "NA"]
 
 
 COMMANDS = {

@@ -289,7 +289,7 @@ def has_ended(values: Sequence[float]) -> bool:
 
 
 def best_trial(set_name: str, side: str, store: Store) -> tuple[float, Settings]:
-    """What chose the best settings of a side, and these; runs the trials that are missing."""
+    """Returns the validation score and the settings of a side's best trial; runs missing trials."""
     tried = [found for settings in trials(side) for found in try_settings(set_name, side, settings, store)]
     return max(tried, key=lambda pair: pair[0])
 

@@ -222,7 +222,7 @@ def _heads(store: Store, sets: Sequence[str]) -> str:
 
 
 def _beyond(store: Store, sets: Sequence[str]) -> str:
-    """The best mAP@R of the chosen settings with more steps, and at a higher rate, beside that of the trials."""
+    """The gain of the chosen settings with more steps, and at a higher rate, over the best trial."""
     sentences = []
     for set_name in sets:
         sides = [side for side in BASES if _of_stage(store, set_name, side, BEYOND)]
@@ -237,7 +237,7 @@ def _beyond(store: Store, sets: Sequence[str]) -> str:
 
 
 def _gain_beyond(store: Store, set_name: str, side: str) -> float:
-    """How many points of mAP@R the best run outside the ranges has above the best trial."""
+    """Returns the points of mAP@R that the best run outside the ranges has above the best trial."""
     within = max(map(_accuracy, _validated(store, set_name, side)))
     return 100 * (max(map(_accuracy, _of_stage(store, set_name, side, BEYOND))) - within)
 

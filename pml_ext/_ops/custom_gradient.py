@@ -45,8 +45,8 @@ class CustomGradient:
 
     def __call__(self, x: Tensor, *inputs: Any) -> Tensor:
         """Returns the value; inputs as those of kernel and plain."""
-        is_learned = any(isinstance(each, Tensor) and each.requires_grad for each in inputs)
-        if is_learned or under_transform():
+        has_learned = any(isinstance(each, Tensor) and each.requires_grad for each in inputs)
+        if (has_learned and torch.is_grad_enabled()) or under_transform():
             return self.plain(x, *inputs)
         value: Tensor = _Kernels.apply(x, self, inputs, torch.is_grad_enabled())
         return value

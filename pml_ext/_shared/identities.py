@@ -29,6 +29,8 @@ COLUMN_NAMES = {
 }
 """Column -> its names in tables and files; capitals, spaces, hyphens and underscores do not matter."""
 
+_ALMOST_CAMERA = re.compile(r"cams?(\d+|m|no|nr|num|number|name|idx|index)")
+
 MISSING = ("", "nan", "null", "none", "na", "n/a", "#n/a", "<na>", "nat")
 """What programs write for a missing value, in small letters."""
 
@@ -72,19 +74,25 @@ def find_columns(
     others = [name for name in names if name not in places.values() and name not in also]
     for column in {"identity", "camera"} & columns.keys() - places.keys():
         known = [name for name in COLUMN_NAMES[column] if len(name) > 4]  # cams resembles campus
-        if similar := [name for name in others if closest(_plain(name), known)]:
+        similar = [name for name in others if closest(_plain(name), known)]
+        if column == "camera":
+            similar += [name for name in others if _ALMOST_CAMERA.fullmatch(_plain(name)) and name not in similar]
+        if similar:
             advice = f"name it {columns[column]}, or remove it if it holds something else"
             raise UserError(f"{file} has no {columns[column]}, but {', '.join(similar)}: {advice}")
     return places
 
 
-def read_ids(values: Any, count: int, name: str, *, first_row: int = 0) -> np.ndarray:
+def read_ids(
+    values: Any, count: int, name: str, *, first_row: int = 0, missing: Collection[str] = MISSING
+) -> np.ndarray:
     """Returns identities, cameras or groups as a (count,) array of int64, or of strings as by `clean_id`.
 
     Args:
         values: integers, whole floating numbers, booleans or strings in any container. Booleans become strings.
         name: what they are, for messages.
         first_row: number of the first row, for messages.
+        missing: texts of missing values, in small letters.
     Raises:
         UserError: another shape or type; missing values, such as None, nan or "".
 
@@ -104,10 +112,10 @@ def read_ids(values: Any, count: int, name: str, *, first_row: int = 0) -> np.nd
     if not items:
         return np.empty(0, dtype=np.int64)
     cleaned = {item: clean_id(str(item)) for item in set(items)}
-    missing = {item for item, text in cleaned.items() if text.lower() in MISSING}
-    if missing:
-        rows = [row for row, item in enumerate(items, first_row) if item in missing]
-        shown = first_of(sorted({repr(item) for item in missing}))
+    without = {item for item, text in cleaned.items() if text.lower() in missing}
+    if without:
+        rows = [row for row, item in enumerate(items, first_row) if item in without]
+        shown = first_of(sorted({repr(item) for item in without}))
         raise UserError(
             f"{name}: no value in {len(rows)} of {count} rows ({shown}), rows {first_of(rows)}. Give them one, or "
             "remove these rows"

@@ -176,7 +176,8 @@ def require_image_folder(folder: str | None, paths: Sequence[str] | None, file: 
     root = Path(folder)
     if not root.is_dir():
         raise UserError(f"--images must be an existing folder; got {folder}{closest_path(root)}")
-    if paths is None:
+    paths = [path for path in paths or () if path]
+    if not paths:
         raise UserError(f"--images needs the images' paths; {file} has none")
     if not any(os.path.isfile(root / path) for path in paths):  # False for a name that is too long
         advice = "; write / between folders, backslashes work on Windows only" if "\\" in paths[0] else ""
@@ -284,7 +285,7 @@ def _aliases(config_file: str) -> list[str]:
 
     try:
         return [*read_config(config_file).cfg.DATASETS.ALIASES]
-    except UserError:  # of a file that cannot be read: the command reports it
+    except UserError:  # the command reports an unreadable file
         return []
 
 

@@ -61,10 +61,10 @@ def _search(options: Namespace) -> None:
 
     name = options.gallery
     check_whole(options.k, "k", 1)
-    everything = open_embeddings(name)
-    target, rows_of_file = _without_junk(everything, name)
+    stored = open_embeddings(name)
+    target, rows_of_file = _without_junk(stored, name)
     paths, _ = target.describe(range(min(target.rows, _CHECKED)))
-    require_image_folder(options.images, [*filter(None, paths)] or None, name)
+    require_image_folder(options.images, paths, name)
     report = None if options.threshold is None else _load_threshold(options.threshold, name, target)
     queries = _embed_queries(options, target)
     facts = {"gallery": f"{name}, {target.rows:,} rows of {target.dim} dimensions"}
@@ -76,7 +76,7 @@ def _search(options: Namespace) -> None:
     least = None
     if report is not None:
         least, facts["threshold"] = report.cosine, _describe_threshold(report, options.threshold, target, kind)
-    names, images = _describe_hits(everything, neighbours, options)
+    names, images = _describe_hits(stored, neighbours, options)
     lines, answers = list[str](), list[Answer]()
     for place, query in enumerate(queries.names):
         hits = list[Hit]()
@@ -92,18 +92,18 @@ def _search(options: Namespace) -> None:
         print(f"open {options.output}")
 
 
-def _without_junk(everything: AnyGallery, name: str) -> tuple[AnyGallery, np.ndarray]:
-    """Returns a gallery or file without junk, which metrics and thresholds ignore as well, and its row numbers."""
+def _without_junk(stored: AnyGallery, name: str) -> tuple[AnyGallery, np.ndarray]:
+    """Returns a gallery, or a file without junk, which metrics and thresholds ignore as well, and its row numbers."""
     import numpy as np
 
     from pml_ext.deploy.gallery import Gallery
 
-    if isinstance(everything, Gallery):
-        return everything, np.arange(everything.rows)
-    rows = np.flatnonzero(~everything.is_junk)
+    if isinstance(stored, Gallery) or not stored.is_junk.any():
+        return stored, np.arange(stored.rows)
+    rows = np.flatnonzero(~stored.is_junk)
     if not len(rows):
         raise UserError(f"{name} has junk only, samples of label -1. Give a file with other labels")
-    return everything.take(rows), rows
+    return stored.take(rows), rows
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,8 @@ def _read_queries(query: str, target: AnyGallery, gallery: str) -> _Queries:
     if data.dim != target.dim:
         raise UserError(f"{query} must have {target.dim} dimensions, as {gallery}; got {data.dim}")
     require_one_model(query, data.record, gallery, target.record)
-    names = [f"row {row}" for row in range(data.rows)] if data.paths is None else data.paths.tolist()
+    paths = [""] * data.rows if data.paths is None else data.paths.tolist()
+    names = [path or f"row {row}" for row, path in enumerate(paths)]
     embeddings = np.concatenate([vectors for _, vectors in data.vectors()])
     return _Queries(names, embeddings, [None] * data.rows)
 

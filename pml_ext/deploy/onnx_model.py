@@ -94,7 +94,10 @@ def export(cfg: CN, output: str | Path, *, half: bool = False) -> float:
     # One number is both sides of a crop; without a crop, it is the shorter side of images of any shape.
     counts = (1, 2) if cfg.INPUT.CROP.ENABLED else (2,)
     if len(size) not in counts or min(size) < 1:
-        raise UserError(f"export needs one image size: INPUT.SIZE_TEST must be height and width; got {size}")
+        raise UserError(
+            f"export needs one image size: INPUT.SIZE_TEST must be height and width; got {size}. One number is enough "
+            "with INPUT.CROP.ENABLED"
+        )
     output = Path(output).expanduser()
     model = PixelsToEmbedding.load(cfg)
     generator = torch.Generator().manual_seed(cfg.SEED)

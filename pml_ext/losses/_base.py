@@ -108,7 +108,7 @@ class SettingsOfTheWrapped(ShowsArguments, nn.Module):
             return
         if name in SETTINGS:
             check_pml_arguments(type(self), {name: value})
-        if name == "distance" and value is None:
+        if name == "distance" and value is None and hasattr(holder, "get_default_distance"):
             value = holder.get_default_distance()
         setattr(holder, name, value)
         if name in ("reducer", "embedding_regularizer") and isinstance(holder, BaseMetricLossFunction):

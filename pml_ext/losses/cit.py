@@ -53,7 +53,8 @@ class CITLoss(EmbeddingLoss):
             miner; ties count one half. nan without triplets or labels.
     Raises:
         ValueError: gamma outside [0, 1], an unknown similarity, neither labels nor indices_tuple.
-        TypeError: a distance without bounds (S must be bounded on both sides), or a reducer that selects by value.
+        TypeError: a distance without bounds (S must be bounded on both sides); with γ < 1 and no hinge, a reducer that
+            selects by value.
     Source: "Triplet Similarity Learning on Concordance Constraint", eqs. 4, 7, 8.
         Paper: the text says there is no penalty if $S_{ap} ≥ \log(e^{S_{an}} + e^{S_{pn}})$, but eq. 7 has no hinge;
         here: eq. 7, and hinge_partial_likelihood adds the hinge.

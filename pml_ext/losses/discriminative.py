@@ -164,7 +164,8 @@ class DiscriminativeLoss(EmbeddingLoss):
 
     def __setattr__(self, name: str, value: Any) -> None:
         present = self.__dict__.get("_buffers", {}).get(name)
-        if isinstance(value, Tensor) and present is not None and present.shape == value.shape:
+        is_restored = isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and present is not None
+        if is_restored and (present.shape, present.dtype) == (value.shape, value.dtype):
             nn.Module.__setattr__(self, name, value)  # as load_state_dict(assign=True) does
         else:
             super().__setattr__(name, value)

@@ -70,7 +70,8 @@ class TCMLoss(EmbeddingLoss):
             Reducers that select by value (ThresholdReducer, AvgNonZeroReducer) then are refused.
             The default, MeanReducer, gives the formula.
     Raises:
-        TypeError: a distance other than CosineSimilarity (the margins are cosines), or a reducer that selects by value.
+        TypeError: a distance other than CosineSimilarity (the margins are cosines); without the indicator, a reducer
+            that selects by value.
         ValueError: a weight or margin out of range, margin_plus below margin_minus with both terms on, an unknown
             divide_by, no labels.
     Source: Zhang et al., "Threshold-Consistent Margin Loss for Open-World Deep Metric Learning", arXiv 2307.04047,

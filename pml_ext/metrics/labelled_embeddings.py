@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._ops.custom_gradient import to_sphere
-from pml_ext._shared.checks import check_directions, check_embeddings, tensor_of, warn_caller
+from pml_ext._shared.checks import check_directions, check_finite_embeddings, tensor_of, warn_caller
 from pml_ext._shared.errors import UserError, import_library
 from pml_ext._shared.identities import JUNK, check_matches, describe_similar_ids, is_junk
 from pml_ext.metrics import keys
@@ -34,7 +34,7 @@ class LabelledEmbeddings:
         name: name of the set in error messages.
     Raises:
         ValueError: labels or cameras of another length or type, or None or nan among them; embeddings of another shape
-            or type, or zero.
+            or type, not finite, or zero but for junk.
 
     >>> LabelledEmbeddings(torch.eye(2), np.array(["ann", "bob"])).name
     'the set'
@@ -47,14 +47,17 @@ class LabelledEmbeddings:
 
     def __post_init__(self) -> None:
         embeddings, name = tensor_of(self.embeddings), f"{self.name}: embeddings"
-        check_embeddings(embeddings, name)
-        check_directions(embeddings, name)
+        if not embeddings.is_floating_point() and not embeddings.is_complex():
+            embeddings = embeddings.float()
+        check_finite_embeddings(embeddings, name)
         object.__setattr__(self, "embeddings", embeddings)
         for column in ("labels", "cameras"):
             values = getattr(self, column)
             if values is not None:
                 ids = values_of(values, len(embeddings), f"{self.name}: {column}")
                 object.__setattr__(self, column, ids)
+        is_judged = np.ones(len(embeddings), dtype=bool) if self.labels is None else ~is_junk(self.labels)
+        check_directions(embeddings[torch.from_numpy(is_judged)], name)
 
 
 @dataclass(frozen=True)

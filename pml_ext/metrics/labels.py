@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from pml_ext._shared.checks import check_labels
-from pml_ext._shared.identities import read_ids
+from pml_ext._shared.identities import MISSING, read_ids
 
+_MISSING_IN_ARRAYS = ("", "nan")  # what NumPy makes of a missing value among strings
 Ids = Tensor | np.ndarray | Sequence[int] | Sequence[str]
 
 
@@ -24,9 +25,8 @@ def names_of_samples(labels: Ids, count: int) -> np.ndarray:
 
 
 def values_of(labels: Ids, count: int, name: str) -> np.ndarray:
-    """Returns (count,) integers or strings. An array of strings is returned as it is: a class may be named none."""
+    """Returns (count,) integers or strings. In an array of strings a class may be named none or NA, but not nan."""
     if isinstance(labels, Tensor):
         return check_labels(labels, count, name).cpu().numpy()
-    if isinstance(labels, np.ndarray) and labels.dtype.kind == "U" and labels.shape == (count,):
-        return labels
-    return read_ids(labels, count, name)
+    is_text = isinstance(labels, np.ndarray) and labels.dtype.kind == "U"
+    return read_ids(labels, count, name, missing=_MISSING_IN_ARRAYS if is_text else MISSING)

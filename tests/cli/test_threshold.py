@@ -179,7 +179,7 @@ def test_class_folders_may_be_named_like_missing_values(tmp_path, monkeypatch, c
     monkeypatch.chdir(tmp_path)
     x, gallery = clustered(30) + 2 * np.eye(8)[np.arange(30) % 3], create(tmp_path / "g", 8, labels=True)
     names = [f"{row}.jpg" for row in range(30)]
-    gallery.add(names, [("none", "NA", "nan")[row % 3] for row in range(30)], names, x)
+    gallery.add(names, [("none", "NA", "null")[row % 3] for row in range(30)], names, x)
     assert choose("g", "--far", "0.1") == 0
     assert "30 samples, 3 classes" in capsys.readouterr().out
     assert main(["metrics", "g"]) == 0

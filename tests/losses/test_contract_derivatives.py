@@ -73,7 +73,9 @@ def test_a_setting_may_be_learned(make, name):
     x, labels = point()
     setting = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
     assert gradcheck(lambda x, value: make(**{name: value})(x, labels), (x.requires_grad_(), setting))
-    assert_close(make(**{name: setting})(x, labels), make(**{name: 0.3})(x, labels))
+    for has_gradient in (True, False):
+        with torch.set_grad_enabled(has_gradient):
+            assert_close(make(**{name: setting})(x, labels), make(**{name: 0.3})(x, labels))
 
 
 @every_loss

@@ -100,6 +100,9 @@ def test_another_loss_takes_the_state(kind):
         assert torch.equal(other(x, labels), loss(x, labels))
     with pytest.raises(AttributeError, match="centroids of DiscriminativeLoss cannot be changed"):
         other.centroids = torch.eye(7)
+    simplex = make("simplex")
+    with pytest.raises(AttributeError, match="centroids of DiscriminativeLoss cannot be changed"):
+        simplex.centroids = torch.nn.Parameter(simplex.centroids.clone())
     with pytest.raises(RuntimeError, match=r"size mismatch|Unexpected key|Missing key"):
         make("simplex", centroid_size=7).load_state_dict(loss.state_dict())
 

@@ -211,6 +211,7 @@ def _nodes(registry: Registry) -> dict[str, CN]:
 
 
 def projects_keys() -> list[str]:
-    """Returns the keys that CONFIG_REGISTRY's functions have added."""
+    """Returns the keys that CONFIG_REGISTRY's functions have added below MODEL and INPUT, or in new nodes."""
     known = dict(leaves(_package_defaults()))
-    return [key for key, _ in leaves(get_cfg()) if key not in known]
+    others = tuple(f"{node}." for node in _DEFAULTS if node not in ("MODEL", "INPUT"))
+    return [key for key, _ in leaves(get_cfg()) if key not in known and not key.startswith(others)]

@@ -33,7 +33,7 @@ def is_grey(cfg: CN) -> bool:
 def load_for_embedding(config_file: str | Path | None, overrides: list[str] | None = None) -> CN:
     """Returns a config with the keys that embedding needs, and defaults for all others; loads no pretrained weights.
 
-    Mistakes in other keys (SOLVER, DATASETS, the augmentation in INPUT, MODEL.LOSSES and so on) give a single warning,
+    Mistakes in other keys (SOLVER, DATASETS, our augmentation in INPUT, MODEL.LOSSES and so on) give a single warning,
     whereas load_config raises an error.
     """
     read = read_config(config_file, overrides)
@@ -57,9 +57,9 @@ def load_for_embedding(config_file: str | Path | None, overrides: list[str] | No
 
 def has_users_parts(cfg: CN) -> bool:
     """Returns whether the architecture or head is user-defined; it may then need NUM_CLASSES."""
-    model = cfg.MODEL
-    entries = [META_ARCH_REGISTRY.entry(model.META_ARCHITECTURE), REID_HEADS_REGISTRY.entry(model.HEADS.NAME)]
-    return any(not entry.is_ours for entry in entries)
+    parts = ((META_ARCH_REGISTRY, cfg.MODEL.META_ARCHITECTURE), (REID_HEADS_REGISTRY, cfg.MODEL.HEADS.NAME))
+    # An ONNX file's may be unknown here.
+    return any(name not in registry or not registry.entry(name).is_ours for registry, name in parts)
 
 
 def shaping(cfg: CN) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def config_of(keys: Mapping[str, Any]) -> CN:
 
 
 def _shaping_keys() -> tuple[str, ...]:
-    """Returns SHAPING, and the keys that a project has added, except those of losses and miners."""
+    """Returns SHAPING, and the keys of projects_keys, except those of losses and miners."""
     return (*SHAPING, *(key for key in projects_keys() if not key.startswith(_ONLY_FOR_TRAINING)))
 
 

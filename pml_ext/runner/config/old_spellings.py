@@ -217,9 +217,10 @@ class _Old:
         elif key in self.names and isinstance(value, str):
             names = self.names[key] | (_TRAINED_POWER.get(key, {}) if self.is_first else {})
             today = names.get(value, value)
-        elif key == "MODEL.BACKBONE.DEPTH" and not self.has_users_backbone:
-            is_number = type(value) in (int, str) and str(value).isdecimal()
-            today = f"{value}x" if is_number else value
+        elif key == "MODEL.BACKBONE.DEPTH" and self.has_users_backbone:
+            value = today = str(value)  # FastReID 0.1 has a number
+        elif key == "MODEL.BACKBONE.DEPTH" and type(value) in (int, str) and str(value).isdecimal():
+            today = f"{value}x"
         elif key == "MODEL.OPEN_LAYERS":  # in 0.1 the parts that train during FREEZE_ITERS, not those that do not
             opened = [value] if isinstance(value, str) else value
             if isinstance(opened, list | tuple) and all(part in ("", "backbone", "heads") for part in opened):

@@ -112,7 +112,7 @@ class DataModule(lightning.LightningDataModule):
         return {**batch, "images": as_float(batch["images"])}
 
     def example(self) -> dict[str, Any]:
-        """Returns a batch of training images, as many as a joint batch has of two classes."""
+        """Returns a batch of 2 × NUM_INSTANCE training images."""
         assert self.train_set is not None
         images = SeededImages(self.train_set, self.transform)
         rows = torch.arange(2 * max(self.cfg.DATALOADER.NUM_INSTANCE, 1)) % len(self.train_set)

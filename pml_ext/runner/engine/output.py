@@ -29,7 +29,7 @@ _RESULTS = (
 # Other outputs of a run. Log files are appended to.
 _OF_A_RUN = (f"{CHECKPOINTS}/*.ckpt*", f"{CHECKPOINTS}/{CLASS_FOLDERS}", "csv/*", "tensorboard/*")
 STARTING = ".starting"
-"""Exists while a new run has not removed an earlier one: a restart must not resume from it."""
+"""Exists until a new run has removed an earlier one, and after a refusal: a restart must not resume from that run."""
 # Drafts of a killed process.
 _DRAFTS = (".*.part", f"{CHECKPOINTS}/.*.part", STARTING)
 
@@ -91,6 +91,8 @@ def _absolute(name: str, root: Path = Path()) -> str:
 
 def prepare_folder(output: Path, weights: str, *, resume: bool, overwrite: bool) -> None:
     """Check before a run's first start that it overwrites neither another run's checkpoints nor its own weights.
+
+    Also refuses to resume a run of FastReID. Marks the folder of a new run by STARTING.
 
     weights: MODEL.WEIGHTS.
     """

@@ -235,6 +235,8 @@ def test_a_record_of_it_gives_it_back(config):
     assert kept["MODEL.BACKBONE.DEPTH"] == "18x" and kept["INPUT.SIZE_TEST"] == [64, 32]
     assert not [key for key in kept if key.startswith(("SOLVER", "MODEL.LOSSES", "MODEL.DEVICE"))]
     assert shaping(config_of(kept)) == kept
+    of_a_project = {**kept, "MODEL.HEADS.NAME": "HeadOfAProject"}  # an ONNX file needs no such head
+    assert config_of(of_a_project).MODEL.HEADS.NAME == "HeadOfAProject"
     with pytest.raises(UserError, match=r"unknown key MODEL\.BACKBONE\.NEW"):
         config_of({**kept, "MODEL.BACKBONE.NEW": 1})
 

@@ -39,8 +39,8 @@ class ImageDataset:
             FastReID. A part that no run uses may be empty. With an empty gallery the queries search each other.
         kwargs: ignored, as in FastReID.
 
-    Identity −1 is junk, which neither trains nor counts. Test images of identities in `_junk_pids` are distractors:
-    they count as wrong, and DATASETS.COMBINEALL leaves them out.
+    Identity −1 is junk, which neither trains nor counts. Identities in the class's `_junk_pids` are distractors: their
+    gallery images count as wrong, and DATASETS.COMBINEALL leaves them out.
 
     >>> from pml_ext.runner.registry import DATASET_REGISTRY
     >>> @DATASET_REGISTRY.register()

@@ -163,7 +163,7 @@ def users_path(name: str, root: Path) -> Path:
 def in_current_folder_or_root(name: str, root: Path) -> Path:
     """Returns the path in the current folder if it exists there, otherwise in DATASETS.ROOT."""
     path = Path(name).expanduser()
-    return path if path.exists() else root / path
+    return path if os.path.exists(path) else root / path  # Path.exists raises without permission
 
 
 def require_folder(folder: Path, expected: str) -> None:
