@@ -63,7 +63,7 @@ Changes of mAP@R, in brackets on how many sets they are decidedly better/worse:
 {papers}
 
 All layers of EfficientNet-Lite0 were trained from its ImageNet weights, its batch norms' statistics kept: {runs} \
-runs, {hours:.1f} hours of one core. The frozen network was not trained.
+runs, {hours:.1f} hours of one core.
 
 Each side had {trials} trials on validation classes (30 % of the training classes): three rates of the backbone, each \
 with a batch-norm neck and with a linear layer of 128 dimensions; its own settings were drawn. Only a cross-entropy \
@@ -230,8 +230,8 @@ def _beyond(store: Store, sets: Sequence[str]) -> str:
         if gains:
             shown = ", ".join(f"{NAMES[side]} {gain:+.1f}" for side, gain in zip(sides, gains, strict=True))
             sentences.append(
-                f" On {set_name} the chosen settings were trained for 300 steps afterwards; mAP@R on validation "
-                f"classes changed by, in points: {shown}."
+                f" On {set_name} the chosen settings were trained for 300 steps afterwards: mAP@R on validation "
+                f"classes changed by {shown} points."
             )
     return "".join(sentences)
 

@@ -1,5 +1,6 @@
 """The stored results by set and method: chosen settings, values, differences of methods, and verdicts on them."""
 
+import json
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -140,7 +141,9 @@ def _by_settings(results: list[Result]) -> list[list[Result]]:
     """Results of the same settings and arithmetic, by seed, in the order in which they were stored first."""
     groups: dict[str, list[Result]] = {}
     for result in results:
-        groups.setdefault(repr((result["settings"], result["fingerprint"])), []).append(result)
+        # Sorted, as in a file: settings of this process may be in another order.
+        group = json.dumps([result["settings"], result["fingerprint"]], sort_keys=True)
+        groups.setdefault(group, []).append(result)
     return [sorted(group, key=lambda result: result["seed"]) for group in groups.values()]
 
 

@@ -33,8 +33,7 @@ pixels: {runs} runs, {hours:.1f} recorded hours of one core. mAP@R rose decidedl
 
 The network has a batch-norm neck, a batch 20 classes × 4 images, and all losses read the features after the neck. \
 Only the losses differ: a cross-entropy alone, and with PML's triplet loss, TCM, CIT or PML's `ContrastiveLoss` on \
-cosines. TCM of weight 1 has the value and gradient of the latter at the same margins; here each had margins of its \
-own. The best of {identity_trials} short trials of each on validation classes of the set (30 % of the training \
+cosines. The best of {identity_trials} short trials of each on validation classes of the set (30 % of the training \
 classes), judged by mAP@R, was trained on all training classes. They were not tuned at equal cost: earlier trials, \
 after which these {identity_trials} were written down, are {earlier}.
 

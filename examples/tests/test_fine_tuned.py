@@ -138,7 +138,7 @@ def test_more_steps_are_tried_and_choose_nothing(small, monkeypatch):
     trials = [of for of in found if (of["method"], of["stage"]) == ("softmax", "validation")]
     gain -= max(of["metrics"]["map_at_r"] for of in trials)
     page = (small.HERE / "WHOLE_NETWORKS.md").read_text(encoding="utf-8")
-    assert f"in points: cross-entropy {100 * gain:+.1f}." in page
+    assert f"changed by cross-entropy {100 * gain:+.1f} points." in page
 
 
 def _beatable(frozen):
