@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from pml_ext._shared.errors import UserError
-from pml_ext._shared.files import write_atomically
+from pml_ext._shared.files import decode_json, write_atomically
 from pml_ext.metrics import keys
 from pml_ext.metrics.headings import as_text, is_better, label_of, labels_of, text_table
 
@@ -81,7 +81,7 @@ def read_metrics(path: Path) -> tuple[Results, list[str]]:
     """Returns the metrics and the notes of a file of `write_metrics`; UserError for another file."""
     results: Results = {}
     try:
-        written = msgspec.json.decode(path.read_bytes(), type=_Written)
+        written = decode_json(path.read_bytes(), _Written)
         for name, values in written.results.items():
             results[name] = {metric: math.nan if value is None else float(value) for metric, value in values.items()}
     except (OSError, ValueError) as error:
