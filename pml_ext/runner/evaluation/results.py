@@ -84,7 +84,7 @@ def read_metrics(path: Path) -> tuple[Results, list[str]]:
         written = decode_json(path.read_bytes(), _Written)
         for name, values in written.results.items():
             results[name] = {metric: math.nan if value is None else float(value) for metric, value in values.items()}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not a file that a run writes: {error}") from error
     return results, written.notes
 
